@@ -1,0 +1,215 @@
+"""SImPa (Nguyen, Do and Carneiro, "PAC-Bayes meta-learning with implicit task-specific posteriors"), Algorithm 1.
+
+θ ~ N(μ_θ, σ₀ I), once per meta-batch                                                      (Eq. 9)
+task-specific posterior q(w; λ):  w = G(z; λ), z ~ p(z), λ starting at θ                   (Eq. 10)
+lower level:  λ minimises the PAC-Bayes bound of Theorem 1 on the support set,
+              ω, the critic's weights, starting at ω₀, maximises
+                  E_q[φ(w; ω)] − ln E_p[e^{φ(w; ω)}] ≤ KL[q(w; λ) ‖ p(w)]                  (Eq. 11, 12)
+upper level:  ψ = μ_θ minimises the PAC-Bayes bound of Theorem 2 on the query set,
+              ω₀ maximises the same lower estimate of the KL at the adapted λ and ω
+priors:       p(θ) = N(0, σ_θ² I), p(w) = N(0, σ_w² I)                                     (Eq. 7, 8)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fewsure.adaptation import descend, detach
+from fewsure.bounds import Form, theorem_1, theorem_2
+from fewsure.divergences import donsker_varadhan, gaussian_kl, moment_kl, standardise
+from fewsure.errors import require
+from fewsure.networks import Mlp, flatten, unflatten, weight_count
+from fewsure.posteriors import outputs
+from fewsure.posteriors.implicit import ImplicitPosterior, Latent
+from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
+
+
+@dataclass(frozen=True)
+class Simpa:
+    """PAC-Bayes meta-learning with implicit task-specific posteriors (SImPa; Nguyen et al.).
+
+    A generator turns noise into the weights of a task's network. Adapting to a task moves the generator so that the
+    networks it makes fit the support set, at the price of their divergence from a prior; both levels minimise a
+    PAC-Bayes bound. `--preset paper` has every value as the paper prints it; docs/methods/simpa.md says where and why
+    the defaults differ.
+    """
+
+    inner_lr: float = 1e-3
+    """Step size of λ in a task."""
+    inner_steps: int = 5
+    """N_lower, gradient steps per task."""
+    first_order: bool = True
+    """Take the inner gradients as constants (cheaper); off, differentiate through them."""
+    clip: Literal["hard", "none", "bounded"] = "none"
+    """The loss that is trained on: `hard` clamps it to [0, 1] as the paper does (no gradient above 1); `none` trains
+    on the loss as it is and clamps only in the reported bound; `bounded` is a smooth loss in [0, 1]."""
+    kl: Literal["moment", "moment+critic", "critic", "none"] = "moment"
+    """How KL[q(w) ‖ p(w)] is estimated: `critic` is the paper's φ-network; `moment` the closed form for q's means and
+    variances; `moment+critic` adds the φ-network's estimate of the rest; `none` leaves the term out."""
+    kl_samples: int = 128
+    """m_φ, samples of w that estimate the KL."""
+    form: Form = "paper"
+    """The bounds as the paper prints them, or in McAllester's `log` form, whose constants are smaller."""
+    epsilon: float = 0.1
+    """ε: the bounds hold with probability 1 − ε."""
+    sigma_theta: float = 1.0
+    """σ_θ, standard deviation of the prior p(θ)."""
+    sigma_w: float = 1.0
+    """σ_w, standard deviation of the prior p(w)."""
+    sigma_0: float = 1e-6
+    """σ₀, variance (Eq. 9) of the posterior q(θ; ψ)."""
+    warm_up_tasks: int = 1000
+    """Training tasks that are seen before the regularisers join the losses."""
+    train_samples: int = 1
+    """Samples of w per task and step in training."""
+    latent: int = 128
+    """Dimension of the latent noise z."""
+    latent_noise: Latent = "uniform"
+    """p(z): uniform on [0, 1), or standard normal."""
+    generator_hidden: tuple[int, ...] = (256, 512)
+    """Hidden units of the generator's layers."""
+    critic_hidden: tuple[int, ...] = (512, 256, 128)
+    """Hidden units of the φ-network's layers."""
+    critic_lr: float = 1e-4
+    """Step size of ω in a task."""
+    critic_steps: int = 1
+    """N_φ, gradient steps of ω before each step of λ."""
+
+    def __post_init__(self) -> None:
+        for name in ("inner_lr", "critic_lr", "sigma_theta", "sigma_w", "sigma_0"):
+            value = getattr(self, name)
+            require(0 < value < float("inf"), name, "a number above 0", value)
+        for name in ("inner_steps", "critic_steps", "train_samples", "latent"):
+            require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        require(self.kl_samples >= 4, "kl_samples", "at least 4", self.kl_samples)
+        require(self.warm_up_tasks >= 0, "warm_up_tasks", "at least 0", self.warm_up_tasks)
+        require(0 < self.epsilon <= 1, "epsilon", "a probability in (0, 1]", self.epsilon)
+        for name in ("generator_hidden", "critic_hidden"):
+            sizes = getattr(self, name)
+            require(all(size > 0 for size in sizes), name, "layer sizes above 0", sizes)
+
+    def init(self, model: Model, generator: torch.Generator) -> Parts:
+        meta = {"generator": self.posterior(model).generator.init(generator)}
+        return meta | {"critic": self.critic(model).init(generator)} if self.uses_critic else meta
+
+    def noise(self, model: Model) -> NoiseSpec:
+        posterior, levels = self.posterior(model), self.inner_steps + 1  # the last one is the upper level's
+        shared = {"theta": Draw((weight_count(posterior.generator),))}
+        if self.uses_critic:
+            shared["prior"] = Draw((levels, self.kl_samples, weight_count(model.network)))
+        samples = self.train_samples if self.kl == "none" else max(self.train_samples, self.kl_samples)
+        return NoiseSpec(shared, {"z": posterior.draw(levels, samples)})
+
+    def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
+        return self._optimise_lower_level(meta, model, support, noise, regularise=torch.ones(()))
+
+    def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
+        regularise = (stage.update * stage.tasks >= self.warm_up_tasks).to(task.query.x.dtype)
+        adapted = self._optimise_lower_level(meta, model, task.support, noise, regularise)
+        critic = adapted.get("critic", {})
+
+        samples = self.posterior(model).sample(adapted["generator"], noise["z"][-1])
+        loss, clipped_loss = self._fit(samples, model, task.query)
+        kl = self._kl(samples, detach(critic), model, noise, -1)
+        bound = theorem_2(
+            clipped_loss,
+            kl,
+            gaussian_kl(flatten(meta["generator"]), self.sigma_0, 0.0, self.sigma_theta**2),
+            examples=task.query.x.shape[0],
+            tasks=stage.tasks,
+            epsilon=self.epsilon,
+            form=self.form,
+        )
+        objective = loss + regularise * (bound.within_task + bound.across_tasks)
+        info = {
+            "loss": loss,
+            "clipped_loss": bound.loss,
+            "R_i": bound.within_task,
+            "R_0": bound.across_tasks,
+            "bound": bound.total,
+            "kl": kl,
+        }
+        if self.uses_critic:
+            # ω₀ ascends. Its estimate sends no gradient into ψ, as `detach(critic)` above sends none into ω₀.
+            estimate = self._critic_estimate(samples.detach(), critic, model, noise, -1)
+            objective = objective - estimate
+            info["critic"] = estimate
+        return objective, info
+
+    def prediction_noise(self, model: Model, samples: int) -> Mapping[str, Draw]:
+        return {"z": self.posterior(model).draw(samples)}
+
+    def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
+        samples = self.posterior(model).sample(posterior["generator"], noise["z"])
+        return outputs(model.network, unflatten(model.network, samples), x)
+
+    @property
+    def uses_critic(self) -> bool:
+        return self.kl in ("critic", "moment+critic")
+
+    def posterior(self, model: Model) -> ImplicitPosterior:
+        """q(w; λ), the family of a task's posterior."""
+        return ImplicitPosterior(model.network, self.latent, self.generator_hidden, self.latent_noise)
+
+    def critic(self, model: Model) -> Mlp:
+        """φ: the weights of a base network → a number."""
+        return Mlp((weight_count(model.network), *self.critic_hidden, 1))
+
+    def _optimise_lower_level(
+        self, meta: Parts, model: Model, support: Batch, noise: Noise, regularise: Tensor
+    ) -> Parts:
+        sample = self.posterior(model).sample
+
+        def bound(generator: Params, critic: Params, step: int) -> Tensor:
+            samples = sample(generator, noise["z"][step])
+            loss, _ = self._fit(samples, model, support)
+            kl = self._kl(samples, critic, model, noise, step)
+            theorem = theorem_1(loss, kl, examples=support.x.shape[0], epsilon=self.epsilon, form=self.form)
+            return loss + regularise * theorem.regulariser
+
+        def negative_estimate(critic: Params, generator: Params, step: int) -> Tensor:
+            samples = sample(generator, noise["z"][step])
+            return -self._critic_estimate(samples, critic, model, noise, step)
+
+        # θ ~ N(μ_θ, σ₀ I): its noise is shared by a meta-batch, and so is θ.
+        shift = unflatten(self.posterior(model).generator, self.sigma_0**0.5 * noise["theta"])
+        generator = {name: mean + shift[name] for name, mean in meta["generator"].items()}  # λ ← θ
+        critic = meta.get("critic", {})  # ω ← ω₀
+        for step in range(self.inner_steps):
+            if self.uses_critic:
+                for _ in range(self.critic_steps):
+                    ascent = partial(negative_estimate, generator=detach(generator), step=step)
+                    critic = descend(ascent, critic, self.critic_lr, first_order=self.first_order)
+            descent = partial(bound, critic=detach(critic), step=step)
+            generator = descend(descent, generator, self.inner_lr, first_order=self.first_order)
+        return {"generator": generator} | ({"critic": critic} if self.uses_critic else {})
+
+    def _fit(self, samples: Tensor, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The loss that is trained on, and the clipped one that a bound may hold: means over samples and examples."""
+        weights = unflatten(model.network, samples[: self.train_samples])
+        per_example = model.bounded_loss if self.clip == "bounded" else model.loss
+        loss = torch.func.vmap(per_example, in_dims=(0, None))(outputs(model.network, weights, batch.x), batch.y)
+        clipped = loss.clamp(max=1)
+        return (clipped if self.clip == "hard" else loss).mean(), clipped.mean()
+
+    def _kl(self, samples: Tensor, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
+        """The estimate of KL[q(w; λ) ‖ p(w)] that both bounds use."""
+        if self.kl == "none":
+            return samples.new_zeros(())
+        estimate = moment_kl(samples, self.sigma_w) if self.kl != "critic" else samples.new_zeros(())
+        if self.uses_critic:
+            estimate = estimate + self._critic_estimate(samples, critic, model, noise, level)
+        return estimate
+
+    def _critic_estimate(self, samples: Tensor, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
+        """Eq. (12) for KL[q ‖ p]; after the moment term, for what is left with q's means and variances taken out."""
+        network, prior = self.critic(model), noise["prior"][level]
+        if self.kl == "critic":
+            prior = self.sigma_w * prior
+        else:
+            samples = standardise(samples)
+        return donsker_varadhan(network(critic, samples).squeeze(-1), network(critic, prior).squeeze(-1))

@@ -1,0 +1,245 @@
+"""The command line: parse, call, print. Results go to standard output, progress and errors to standard error."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fewsure.algorithms import ALGORITHMS
+from fewsure.errors import FewsureError, require, require_known
+from fewsure.experiment import DEFAULT_PRESET, Experiment, Training, load_preset
+from fewsure.options import Parser, add_options, first_line, from_namespace
+from fewsure.quickstart import quickstart
+from fewsure.report.page import write_report
+from fewsure.report.tables import evaluation_table
+from fewsure.training.runs import Run
+from fewsure.version import __version__
+from fewsure.workflow import Stopped, evaluate_run, find_device, start_run, train_run
+
+BAD_INPUT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """What every command takes."""
+
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1` …; `auto` takes a GPU if there is one."""
+    json: bool = False
+    """Print one JSON object on standard output, and no progress."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Common):
+    """Train an algorithm on a task distribution, and keep everything about it in a run folder.
+
+    examples:
+      fewsure train simpa --out runs/simpa                       the recommended settings on sine-line
+      fewsure train simpa --preset paper --out runs/literal      every value as the paper prints it
+      fewsure train maml --updates 20000 --inner-lr 0.003 --out runs/maml
+      fewsure train simpa --out runs/simpa --resume              go on where it stopped
+    """
+
+    out: Path = Path("runs/last")
+    """The run folder; it must not hold a run yet, unless --resume is given."""
+    data: str = "sine-line"
+    """The tasks to learn from."""
+    preset: str = DEFAULT_PRESET
+    """A named set of values for all options below; single options come on top."""
+    resume: bool = False
+    """Continue the run in --out from its last checkpoint, with the options it was started with."""
+    checkpoint_every: int = 1000
+    """Updates between two checkpoints."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Common):
+    """Adapt a trained run to unseen tasks and score its predictions: error, likelihood, calibration.
+
+    Runs that are evaluated with the same --seed see the same tasks. The result is kept in the run folder.
+
+    examples:
+      fewsure evaluate runs/simpa
+      fewsure evaluate runs/simpa --tasks 10000 --json
+    """
+
+    run: Path
+    """A run folder."""
+    tasks: int = 1000
+    """Unseen tasks."""
+    seed: int = 0
+    """Chooses tasks and noise. Test tasks have a random stream of their own, apart from training's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Common):
+    """Draw runs: predictions on unseen tasks, errors, reliability and calibration beside the paper's, learning curves.
+
+    Writes one self-contained HTML page, and its figures as PNG files beside it. A run that has not been evaluated yet
+    is evaluated first.
+
+    examples:
+      fewsure report runs/simpa runs/maml --out report.html
+    """
+
+    runs: tuple[Path, ...]
+    """Run folders."""
+    out: Path = Path("report.html")
+    """The page; its figures land in a folder beside it, report_files."""
+    tasks: int = 1000
+    """Unseen tasks for runs that have not been evaluated."""
+    seed: int = 0
+    """Chooses those tasks, and the ones that are drawn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quickstart(Common):
+    """Train SImPa and MAML on sine-line, compare them on unseen tasks, draw the figures: minutes on two CPU cores.
+
+    examples:
+      fewsure quickstart
+      fewsure quickstart --out somewhere --seed 1
+    """
+
+    out: Path = Path("quickstart")
+    """Where runs, results and figures go. What is there already is continued."""
+    tasks: int = 1000
+    """Unseen tasks for the comparison."""
+    seed: int = 0
+    """Seed of training and of the unseen tasks."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        return _dispatch(arguments)
+    except FewsureError as error:
+        if "--debug" in arguments:
+            raise
+        print(f"fewsure: {' '.join(str(error).split())}", file=sys.stderr)
+        return BAD_INPUT
+    except Stopped as stopped:
+        print(f"fewsure: {stopped}", file=sys.stderr)
+        return stopped.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        lines = [f"  {name:<12}{first_line(kind)}" for name, (kind, _) in COMMANDS.items()]
+        print("usage: fewsure COMMAND …\n\nFew-shot learning that knows how sure it is.\n")
+        print("\n".join(lines))
+        print("\n`fewsure COMMAND --help` explains each. A good first one is `fewsure quickstart`.")
+        return 0 if arguments else BAD_INPUT
+    if arguments[0] == "--version":
+        print(f"fewsure {__version__}")
+        return 0
+    name, *rest = arguments
+    require_known("command", name, list(COMMANDS))
+    _, call = COMMANDS[name]
+    call(rest)
+    return 0
+
+
+def _train(arguments: list[str]) -> None:
+    if not arguments or arguments[0].startswith("-"):
+        _parse("train ALGORITHM", Train, [*arguments, "--help"] if "-h" in arguments or not arguments else arguments)
+        raise FewsureError(f"expected `train` to be followed by an algorithm, one of {', '.join(ALGORITHMS)}")
+    algorithm, *rest = arguments
+    require_known("algorithm", algorithm, list(ALGORITHMS))
+    # Which options there are, and their defaults, depends on the data, the preset and the run that is resumed.
+    peek = Parser("fewsure train", "", add_help=False)
+    add_options(peek, Train)
+    given = from_namespace(Train, peek.parse_known_args(rest)[0])
+    base = load_preset(given.preset, algorithm, given.data)
+    if given.resume and (given.out / "config.json").exists():
+        base = Run.open(given.out).experiment
+    kinds = {
+        "algorithm": type(base.algorithm),
+        "data": type(base.data),
+        "network": type(base.network),
+        "training": Training,
+    }
+    parser = Parser(f"fewsure train {algorithm}", Train.__doc__ or "")
+    add_options(parser, Train)
+    for group, kind in kinds.items():
+        add_options(parser, kind, defaults=getattr(base, group), title=group)
+    namespace = parser.parse_all(rest)
+    command = from_namespace(Train, namespace)
+    require(command.checkpoint_every >= 1, "checkpoint_every", "at least 1", command.checkpoint_every)
+    groups: dict[str, Any] = {group: from_namespace(kind, namespace) for group, kind in kinds.items()}
+    experiment = Experiment(**groups, preset=base.preset)
+    device = find_device(command.device)
+    run = start_run(command.out, experiment, resume=command.resume)
+    last = train_run(run, device, quiet=command.json, checkpoint_every=command.checkpoint_every)
+    if command.json:
+        print(json.dumps({"run": str(run.folder)} | last))
+    else:
+        print(f"trained {run.folder} in {last['seconds']:.0f} s; next: fewsure evaluate {run.folder}")
+
+
+def _evaluate(command: Evaluate) -> None:
+    require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
+    run = Run.open(command.run)
+    summary = evaluate_run(run, find_device(command.device), tasks=command.tasks, seed=command.seed, quiet=command.json)
+    print(json.dumps(summary) if command.json else evaluation_table([summary]))
+
+
+def _report(command: Report) -> None:
+    require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
+    written = write_report(
+        [Run.open(folder) for folder in command.runs],
+        command.out,
+        find_device(command.device),
+        tasks=command.tasks,
+        seed=command.seed,
+        quiet=command.json,
+    )
+    print(json.dumps({"files": [str(path) for path in written]}) if command.json else "\n".join(map(str, written)))
+
+
+def _quickstart(command: Quickstart) -> None:
+    require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
+    device = find_device(command.device)
+    results = quickstart(command.out, device, tasks=command.tasks, seed=command.seed, quiet=command.json)
+    print(json.dumps(results) if command.json else evaluation_table(results))
+    if not command.json:
+        print(_WHAT_NEXT.format(out=command.out))
+
+
+_WHAT_NEXT = """
+figures        {out}/report.html and {out}/report_files/
+results        {out}/results.json
+what to try next
+  fewsure train simpa --out runs/simpa             the full generator: best on a GPU
+  fewsure train simpa --preset paper --out runs/p  every value as the paper prints it
+  fewsure evaluate {out}/simpa --tasks 10000       tighter intervals
+  fewsure train --help                             every option, explained"""
+
+Command = TypeVar("Command", bound=Common)
+
+
+def _parse(name: str, kind: type[Command], arguments: list[str]) -> Command:
+    parser = Parser(f"fewsure {name}", kind.__doc__ or "")
+    add_options(parser, kind)
+    return from_namespace(kind, parser.parse_all(arguments))
+
+
+def _parsed(name: str, kind: type[Command], call: Callable[[Command], None]) -> Callable[[list[str]], None]:
+    return lambda arguments: call(_parse(name, kind, arguments))
+
+
+COMMANDS: dict[str, tuple[type[Common], Callable[[list[str]], None]]] = {
+    "quickstart": (Quickstart, _parsed("quickstart", Quickstart, _quickstart)),
+    "train": (Train, _train),
+    "evaluate": (Evaluate, _parsed("evaluate", Evaluate, _evaluate)),
+    "report": (Report, _parsed("report", Report, _report)),
+}

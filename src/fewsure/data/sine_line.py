@@ -1,0 +1,99 @@
+"""The task distribution of section 5.1: half sinusoids, half lines."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fewsure.errors import require
+from fewsure.models import regression
+from fewsure.networks import MlpOptions
+from fewsure.types import Batch, Model, Task
+
+
+class Functions(NamedTuple):
+    """T noise-free functions of one variable; each parameter has shape (T, 1)."""
+
+    is_sine: Tensor
+    amplitude: Tensor
+    phase: Tensor
+    slope: Tensor
+    intercept: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Values at x, both of shape (T, N)."""
+        sine = self.amplitude * torch.sin(x + self.phase)
+        return torch.where(self.is_sine, sine, self.slope * x + self.intercept)
+
+
+@dataclass(frozen=True)
+class SineLine:
+    """Regression tasks in one dimension: A·sin(x + Φ) or a·x + b, with Gaussian noise on y (section 5.1)."""
+
+    shot: int = 5
+    """m⁽ᵗ⁾, support points per task."""
+    query: int = 50
+    """m⁽ᵛ⁾, query points per task."""
+    noise_std: float = 0.3
+    """Standard deviation of the noise on y."""
+    x_range: tuple[float, float] = (-5.0, 5.0)
+    """Inputs are uniform on this interval."""
+    amplitude: tuple[float, float] = (0.1, 5.0)
+    """A of a sinusoid, uniform."""
+    phase: tuple[float, float] = (0.0, math.pi)
+    """Φ of a sinusoid, uniform."""
+    slope: tuple[float, float] = (-3.0, 3.0)
+    """a of a line, uniform."""
+    intercept: tuple[float, float] = (-3.0, 3.0)
+    """b of a line, uniform."""
+    sine_share: float = 0.5
+    """Probability that a task is a sinusoid."""
+
+    def __post_init__(self) -> None:
+        require(self.shot >= 1, "shot", "at least 1 example", self.shot)
+        require(self.query >= 1, "query", "at least 1 example", self.query)
+        require(0 < self.noise_std < math.inf, "noise_std", "a number above 0", self.noise_std)
+        require(0 <= self.sine_share <= 1, "sine_share", "a probability in [0, 1]", self.sine_share)
+        for name in ("x_range", "amplitude", "phase", "slope", "intercept"):
+            low, high = getattr(self, name)
+            ordered = -math.inf < low <= high < math.inf
+            require(ordered, name, "two numbers, the lower one first", (low, high))
+
+    def model(self, network: MlpOptions) -> Model:
+        """The base model of a task."""
+        return regression(network.build(inputs=1, outputs=1))
+
+    def functions(self, tasks: int, generator: torch.Generator) -> Functions:
+        """Draw the noise-free functions of `tasks` tasks."""
+        return Functions(
+            self._uniform((0.0, 1.0), (tasks, 1), generator) < self.sine_share,
+            self._uniform(self.amplitude, (tasks, 1), generator),
+            self._uniform(self.phase, (tasks, 1), generator),
+            self._uniform(self.slope, (tasks, 1), generator),
+            self._uniform(self.intercept, (tasks, 1), generator),
+        )
+
+    def sample(self, tasks: int, generator: torch.Generator) -> Task:
+        """A meta-batch on the generator's device: x and y of shape (T, N, 1)."""
+        return self.sample_with_truth(tasks, generator, points=0)[0]
+
+    def sample_with_truth(self, tasks: int, generator: torch.Generator, points: int) -> tuple[Task, Batch]:
+        """The same meta-batch, and its noise-free functions at `points` inputs evenly over the range."""
+        functions = self.functions(tasks, generator)
+        support = self._observe(functions, self.shot, generator)
+        query = self._observe(functions, self.query, generator)
+        grid = torch.linspace(*self.x_range, points, device=generator.device).expand(tasks, points)
+        return Task(support, query), Batch(grid.unsqueeze(-1), functions(grid).unsqueeze(-1))
+
+    def _observe(self, functions: Functions, count: int, generator: torch.Generator) -> Batch:
+        shape = (len(functions.is_sine), count)
+        x = self._uniform(self.x_range, shape, generator)
+        noise = torch.randn(shape, generator=generator, device=generator.device)
+        return Batch(x.unsqueeze(-1), (functions(x) + self.noise_std * noise).unsqueeze(-1))
+
+    @staticmethod
+    def _uniform(limits: tuple[float, float], shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        low, high = limits
+        return low + (high - low) * torch.rand(shape, generator=generator, device=generator.device)

@@ -1,0 +1,138 @@
+"""An experiment: which algorithm on which data with which network, and how it is trained. It is what a run records."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from fewsure.algorithms import ALGORITHMS
+from fewsure.data import DATA
+from fewsure.data.sine_line import SineLine
+from fewsure.errors import FewsureError, require, require_known
+from fewsure.networks import MlpOptions
+from fewsure.records import from_record, to_record
+from fewsure.training.schedule import Schedule
+from fewsure.types import Algorithm, Model
+
+DEFAULT_PRESET = "recommended"
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the meta-parameters are trained: Adam on the mean of a meta-batch's losses."""
+
+    updates: int = 10_000
+    """Meta-updates."""
+    tasks: int = 20
+    """T, tasks per meta-update."""
+    lr: float = 1e-3
+    """Adam's learning rate (its peak)."""
+    schedule: Schedule = "cosine"
+    """How the learning rate goes on after its warm-up: falling to 0 along a cosine, or constant."""
+    lr_warm_up: int = 0
+    """Updates over which the learning rate rises linearly."""
+    clip_norm: float | None = 10.0
+    """Largest norm of a meta-gradient; a larger one is scaled down. `none` for no limit."""
+    seed: int = 0
+    """Seed of initialisation, training tasks and noise."""
+    chunk_size: int | None = None
+    """Tasks held in memory at once; `none` for all. Results do not depend on it."""
+
+    def __post_init__(self) -> None:
+        require(self.updates >= 1, "updates", "at least 1", self.updates)
+        require(self.tasks >= 2, "tasks", "at least 2", self.tasks)
+        require(0 < self.lr < float("inf"), "lr", "a number above 0", self.lr)
+        require(self.lr_warm_up >= 0, "lr_warm_up", "at least 0", self.lr_warm_up)
+        require(self.clip_norm is None or self.clip_norm > 0, "clip_norm", "a number above 0", self.clip_norm)
+        require(self.chunk_size is None or self.chunk_size >= 1, "chunk_size", "at least 1", self.chunk_size)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that decides a run's result."""
+
+    algorithm: Algorithm
+    data: SineLine
+    network: MlpOptions
+    training: Training
+    preset: str
+    """The preset it started from; single options may have been set on top."""
+
+    @property
+    def algorithm_name(self) -> str:
+        return next(name for name, kind in ALGORITHMS.items() if type(self.algorithm) is kind)
+
+    @property
+    def data_name(self) -> str:
+        return next(name for name, kind in DATA.items() if type(self.data) is kind.data)
+
+    @cached_property
+    def model(self) -> Model:
+        return self.data.model(self.network)
+
+    def record(self) -> dict[str, Any]:
+        """The experiment as JSON values, which `from_values` reads back."""
+        return {
+            "algorithm": {"name": self.algorithm_name} | to_record(self.algorithm),
+            "data": {"name": self.data_name} | to_record(self.data),
+            "network": to_record(self.network),
+            "training": to_record(self.training),
+            "preset": self.preset,
+        }
+
+
+def from_values(values: Mapping[str, Any], *, source: str, partial: bool = False) -> Experiment:
+    """Build an experiment from JSON values; `source` names them in errors."""
+    groups = {}
+    for group in ("algorithm", "data", "network", "training"):
+        groups[group] = dict(values.get(group, {}))
+    algorithm, data = groups["algorithm"].pop("name", ""), groups["data"].pop("name", "")
+    require_known("algorithm", algorithm, list(ALGORITHMS))
+    require_known("data", data, list(DATA))
+    kinds = {
+        "algorithm": ALGORITHMS[algorithm],
+        "data": DATA[data].data,
+        "network": DATA[data].network,
+        "training": Training,
+    }
+    built: dict[str, Any] = {
+        group: from_record(kind, groups[group], source=f"{source}, {group}", partial=partial)
+        for group, kind in kinds.items()
+    }
+    return Experiment(**built, preset=values.get("preset", DEFAULT_PRESET))
+
+
+def load_preset(name: str, algorithm: str, data: str) -> Experiment:
+    """The named preset of an algorithm on a data set; what its file does not set keeps its default.
+
+    A file holds tables that all methods share (`[data]`, `[network]`, `[training]`) and one table per method, whose
+    own `[METHOD.algorithm]`, `[METHOD.training]` … come on top.
+    """
+    require_known("algorithm", algorithm, list(ALGORITHMS))
+    require_known("data", data, list(DATA))
+    require_known("preset", name, preset_names(data))
+    table = tomllib.loads((_preset_folder(data) / f"{name}.toml").read_text(encoding="utf-8"))
+    if algorithm not in table:
+        raise FewsureError(f"preset `{name}` of {data} has no settings for {algorithm}; it has {', '.join(table)}")
+    own = table[algorithm]
+    values = {
+        group: {**table.get(group, {}), **own.get(group, {})} for group in ("algorithm", "data", "network", "training")
+    }
+    values["algorithm"]["name"], values["data"]["name"] = algorithm, data
+    return from_values(values | {"preset": name}, source=f"preset {data}/{name}", partial=True)
+
+
+def preset_names(data: str) -> list[str]:
+    """The presets of a data set.
+
+    >>> preset_names("sine-line")
+    ['paper', 'quickstart', 'recommended']
+    """
+    return sorted(file.name.removesuffix(".toml") for file in _preset_folder(data).iterdir())
+
+
+def _preset_folder(data: str) -> Traversable:
+    return resources.files("fewsure") / "presets" / data

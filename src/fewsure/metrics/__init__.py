@@ -1,0 +1,1 @@
+"""Metrics as pure functions: scores of one task, calibration, and summaries over tasks."""

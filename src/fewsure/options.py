@@ -1,0 +1,120 @@
+"""Dataclasses of options on the command line: a field is an option, its docstring is the help, its type the parser."""
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import textwrap
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
+
+from fewsure.errors import FewsureError
+from fewsure.records import field_types, optional
+
+Options = TypeVar("Options")
+SHOWN = {int: "N", float: "X", str: "NAME", Path: "PATH"}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose every error is one line that says what to do."""
+
+    def __init__(self, program: str, description: str, *, add_help: bool = True) -> None:
+        super().__init__(
+            prog=program,
+            description=inspect.cleandoc(description),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            add_help=add_help,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise FewsureError(f"{message}; see `{self.prog} --help`")
+
+    def parse_all(self, arguments: list[str]) -> argparse.Namespace:
+        """Parse every argument; an unknown option is named with its nearest neighbour."""
+        namespace, unknown = self.parse_known_args(arguments)
+        if unknown:
+            known = [name for action in self._actions for name in action.option_strings]
+            near = get_close_matches(unknown[0], known, n=1)
+            self.error(f"unknown argument {unknown[0]!r}" + (f", did you mean {near[0]}?" if near else ""))
+        return namespace
+
+
+def add_options(parser: Parser, kind: type, *, defaults: Any = None, title: str | None = None) -> None:
+    """Add a dataclass's fields to a parser: those without any default are positional, the others options."""
+    group: Any = parser.add_argument_group(title, first_line(kind)) if title else parser
+    documents, types = field_documents(kind), field_types(kind)
+    for field in dataclasses.fields(kind):
+        default = getattr(defaults, field.name) if defaults is not None else field.default
+        settings, help_text = _parsing(types[field.name]), documents.get(field.name, "")
+        if default is dataclasses.MISSING:
+            group.add_argument(field.name, **settings, help=_escape(help_text))
+        elif types[field.name] is bool:
+            action = argparse.BooleanOptionalAction if default or defaults is not None else "store_true"
+            shown = f" (default: {'on' if default else 'off'})" if defaults is not None else ""
+            group.add_argument(_flag(field.name), action=action, default=default, help=_escape(help_text + shown))
+        else:
+            shown = _shown(default)
+            help_text += f" (default: {shown})" if shown else ""
+            group.add_argument(_flag(field.name), **settings, default=default, help=_escape(help_text))
+
+
+def from_namespace(kind: type[Options], namespace: argparse.Namespace) -> Options:
+    """The dataclass whose options a parser has read."""
+    values = {field.name: getattr(namespace, field.name) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+def first_line(kind: type) -> str:
+    """The first paragraph of a docstring as one line."""
+    return " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
+
+
+@cache
+def field_documents(kind: type) -> Mapping[str, str]:
+    """The string that stands below each field in the source, those of base classes included."""
+    documents = {
+        name: text for base in kind.__bases__ if base is not object for name, text in field_documents(base).items()
+    }
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(definition, ast.ClassDef)
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            if isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
+                documents[field.target.id] = " ".join(below.value.value.split())
+    return documents
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _shown(default: Any) -> str:
+    if default is None:
+        return "none"
+    return " ".join(str(value) for value in default) if isinstance(default, tuple) else str(default)
+
+
+def _parsing(hint: Any) -> dict[str, Any]:
+    hint, may_be_none = optional(hint)
+    if get_origin(hint) is Literal:
+        return {"choices": get_args(hint)}
+    if get_origin(hint) is tuple:
+        members = get_args(hint)
+        count = "+" if members[-1] is Ellipsis else len(members)
+        return {"nargs": count, "type": members[0], "metavar": SHOWN[members[0]]}
+    if hint is bool:
+        return {}
+
+    def parse(text: str) -> Any:
+        return None if may_be_none and text == "none" else hint(text)
+
+    parse.__name__ = hint.__name__  # argparse names it in its errors
+    return {"type": parse, "metavar": SHOWN[hint]}

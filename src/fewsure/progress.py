@@ -1,0 +1,57 @@
+"""Progress of long work on standard error: a live line in a terminal, now and then a plain one elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+PLAIN_EVERY = 15.0
+"""Seconds between two lines where there is no terminal."""
+
+
+class ProgressLine:
+    """`with ProgressLine("training") as line: line.show(done, total, "loss 1.23")`."""
+
+    def __init__(self, title: str, *, quiet: bool = False) -> None:
+        self._title = title
+        self._quiet = quiet
+        self._console = Console(stderr=True)
+        self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
+        self._began = self._printed = time.monotonic()
+        self._first: int | None = None
+
+    def __enter__(self) -> "ProgressLine":
+        if self._live and not self._quiet:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live and not self._quiet:
+            self._live.stop()
+
+    def show(self, done: int, total: int, text: str = "") -> None:
+        """`done` of `total`, with the time left at the pace so far."""
+        if self._quiet:
+            return
+        now = time.monotonic()
+        if self._first is None:
+            self._first, self._began = done, now
+        pace = (now - self._began) / (done - self._first) if done > self._first else None
+        left = f", {_clock(pace * (total - done))} left" if pace is not None and done < total else ""
+        line = f"{self._title} {done:,}/{total:,}{left}  {text}"
+        if self._live:
+            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+        elif done == total or now - self._printed >= PLAIN_EVERY:
+            self._printed = now
+            print(line, file=sys.stderr, flush=True)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,0 +1,74 @@
+"""Frozen dataclasses of options ↔ plain values, as JSON, TOML and the command line hold them."""
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from fewsure.errors import FewsureError, require_known
+
+Options = TypeVar("Options")
+
+
+def to_record(options: Any) -> dict[str, Any]:
+    """The fields of a dataclass as JSON values.
+
+    >>> from fewsure.networks import MlpOptions
+    >>> to_record(MlpOptions())
+    {'hidden': [40, 40]}
+    """
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def from_record(kind: type[Options], values: Mapping[str, Any], *, source: str, partial: bool = False) -> Options:
+    """Build a dataclass from plain values, checking every name and type. `partial` leaves defaults for what is absent.
+
+    >>> from fewsure.networks import MlpOptions
+    >>> from_record(MlpOptions, {"hidden": [8]}, source="config.json")
+    MlpOptions(hidden=(8,))
+    """
+    hints = field_types(kind)
+    for name in values:
+        if name not in hints:
+            raise FewsureError(f"{source}: unknown option `{name}`; expected {', '.join(hints)}")
+    missing = [name for name in hints if name not in values]
+    if missing and not partial:
+        raise FewsureError(f"{source}: option `{missing[0]}` is missing; was it written by another version?")
+    return kind(**{name: _value(hints[name], value, f"{source}: {name}") for name, value in values.items()})
+
+
+def field_types(kind: type) -> dict[str, Any]:
+    """Name → type of each field of a dataclass."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def optional(hint: Any) -> tuple[Any, bool]:
+    """(T, True) of `T | None`, else (hint, False)."""
+    if get_origin(hint) in (Union, types.UnionType):
+        (inner,) = (member for member in get_args(hint) if member is not type(None))
+        return inner, True
+    return hint, False
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    hint, may_be_none = optional(hint)
+    if may_be_none and value in (None, "none"):  # TOML has no null
+        return None
+    if get_origin(hint) is Literal:
+        require_known(where, str(value), get_args(hint))
+        return value
+    if get_origin(hint) is tuple:
+        members = get_args(hint)
+        fixed = len(members) if members[-1] is not Ellipsis else None
+        if not isinstance(value, (list, tuple)) or fixed not in (None, len(value)):
+            raise FewsureError(
+                f"expected `{where}` to be a list of {fixed or 'any number of'} values, but got {value!r}"
+            )
+        return tuple(_value(members[0], member, where) for member in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise FewsureError(f"expected `{where}` to be of type {hint.__name__}, but got {value!r}")
+    return value

@@ -1,0 +1,1 @@
+"""What runs found, as figures, tables and one page."""

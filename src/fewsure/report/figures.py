@@ -1,0 +1,160 @@
+"""What runs predict on unseen tasks (the paper's Figure 1), and how they compare (its Figure 2)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from fewsure.metrics.calibration import LEVELS
+from fewsure.report.drawing import QUIET, WIDTH, legend_below, plain, run_handles, tidy
+from fewsure.report.reference import printed_once
+from fewsure.report.styles import RunStyle
+from fewsure.report.unseen import UnseenTasks
+
+BAND = 3
+"""Standard deviations on each side of the mean."""
+
+
+def predictions_figure(predictions: Sequence[UnseenTasks], styles: Sequence[RunStyle]) -> Figure:
+    """Unseen tasks side by side: truth, support points, and each run's line, or its mean with a band of ±3 std.
+
+    A row of panels holds one run with a band, and every run without one that saw the same support points.
+    """
+    rows = _prediction_rows(predictions)
+    tasks = len(predictions[0].x)
+    figure = Figure(figsize=(WIDTH, 3.0 * len(rows) + 0.5), layout="constrained")
+    panels = figure.subplots(len(rows), tasks, sharex=True, squeeze=False)
+    for row, runs in enumerate(rows):
+        for task in range(tasks):
+            axes = panels[row, task]
+            _draw_truth(axes, predictions[runs[0]], task)
+            for run in runs:
+                _draw_prediction(axes, predictions[run], task, styles[run].colour)
+            axes.set_title(f"unseen task {task + 1}", fontsize="medium")
+            tidy(axes)
+        panels[row, 0].set_ylabel("y")
+    for axes in panels[-1]:
+        axes.set_xlabel("x")
+    endings = [f", mean ± {BAND} std" if _has_spread(run) else "" for run in predictions]
+    shared = [
+        Line2D([], [], color="black", linestyle="--", label="truth"),
+        Line2D([], [], color="black", linestyle="", marker="o", markersize=5, label="support points"),
+    ]
+    legend_below(figure, shared + run_handles(styles, endings))
+    return figure
+
+
+def comparison_figure(results: Sequence[Mapping[str, Any]], styles: Sequence[RunStyle]) -> Figure:
+    """MSE, reliability diagram, ECE and MCE of evaluations; the paper's figures below ours, in the same colour."""
+    bars = _bars(results, styles)
+    figure = Figure(figsize=(WIDTH, max(4.2, 0.5 * len(bars) + 2.2)), layout="constrained")
+    error, reliability, calibration = figure.subplots(1, 3)
+
+    for position, bar in enumerate(bars):
+        _draw_bar(error, bar, position, 0.7, bar.mse, "{:.2f}")
+        _draw_bar(calibration, bar, position - 0.2, 0.36, bar.ece, "ECE {:.3f}")
+        _draw_bar(calibration, bar, position + 0.2, 0.36, bar.mce, "MCE {:.3f}")
+    for axes in (error, calibration):
+        axes.set_yticks(range(len(bars)), [plain(bar.label) for bar in bars])
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.4 * axes.dataLim.x1)  # room for the numbers behind the bars
+        tidy(axes, grid="x")
+    error.set(title="Error", xlabel="mean squared error (lower is better)")
+    calibration.set(title="Calibration", xlabel="calibration error (lower is better)")
+
+    curves = [Line2D([0, 1], [0, 1], color=QUIET, linestyle="--", linewidth=1, label="perfectly calibrated")]
+    for bar in bars:
+        line = ":" if bar.is_paper else "-"
+        curves.append(Line2D(LEVELS, bar.observed, color=bar.colour, linestyle=line, linewidth=2, label=plain(bar.label)))
+    for curve in curves:
+        reliability.add_line(curve)
+    reliability.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title="Reliability")
+    reliability.set(xlabel="expected probability (quantile level)", ylabel="observed probability")
+    tidy(reliability)
+    legend_below(figure, curves, columns=5)
+    return figure
+
+
+class _Value(NamedTuple):
+    """A number and, if it was measured here, how far its interval reaches below and above it."""
+
+    value: float
+    below: float = 0.0
+    above: float = 0.0
+
+
+class _Bar(NamedTuple):
+    """One row of the bar charts and one line of the reliability diagram."""
+
+    label: str
+    colour: str
+    is_paper: bool
+    mse: _Value
+    ece: _Value
+    mce: _Value
+    observed: Sequence[float]
+
+
+def _bars(results: Sequence[Mapping[str, Any]], styles: Sequence[RunStyle]) -> list[_Bar]:
+    bars = []
+    for result, printed, style in zip(results, printed_once(results), styles, strict=True):
+        mse = _Value(result["mse"]["mean"], result["mse"]["ci95"], result["mse"]["ci95"])
+        ece, mce = (_with_interval(result[name], result[f"{name}_ci95"]) for name in ("ece", "mce"))
+        bars.append(_Bar(style.label, style.colour, False, mse, ece, mce, result["reliability"]["observed"]))
+        if printed:
+            errors = (_Value(printed.mse), _Value(printed.ece), _Value(printed.mce))
+            bars.append(_Bar(f"paper: {printed.name}", style.colour, True, *errors, printed.reliability))
+    return bars
+
+
+def _with_interval(value: float, interval: Sequence[float]) -> _Value:
+    # A bootstrap interval of a value that cannot be negative need not hold the value itself.
+    return _Value(value, max(value - interval[0], 0.0), max(interval[1] - value, 0.0))
+
+
+def _draw_bar(axes: Axes, bar: _Bar, position: float, height: float, value: _Value, text: str) -> None:
+    (drawn,) = axes.barh(position, value.value, height, color=bar.colour)
+    if bar.is_paper:
+        drawn.set(facecolor="white", edgecolor=bar.colour, hatch="////", alpha=0.75)
+    else:
+        errors = [[value.below], [value.above]]
+        axes.errorbar(value.value, position, xerr=errors, fmt="none", ecolor="black", elinewidth=1, capsize=2)
+    axes.annotate(
+        text.format(value.value),
+        (value.value + value.above, position),
+        xytext=(4, 0),
+        textcoords="offset points",
+        verticalalignment="center",
+        fontsize="small",
+    )
+
+
+def _prediction_rows(predictions: Sequence[UnseenTasks]) -> list[list[int]]:
+    """Which runs share a row of panels: bands would cover each other, lines do not."""
+    rows = [[index] for index, run in enumerate(predictions) if _has_spread(run)]
+    for index, run in enumerate(predictions):
+        if not _has_spread(run):
+            homes = [row for row in rows if np.array_equal(predictions[row[0]].support_y, run.support_y)]
+            for row in homes:
+                row.append(index)
+            rows += [] if homes else [[index]]
+    return rows
+
+
+def _has_spread(run: UnseenTasks) -> bool:
+    return run.predictions.shape[1] > 1
+
+
+def _draw_truth(axes: Axes, run: UnseenTasks, task: int) -> None:
+    axes.plot(run.x[task], run.truth[task], "--", color="black", linewidth=1.2, zorder=3)
+    axes.plot(run.support_x[task], run.support_y[task], "o", color="black", markersize=5, zorder=4)
+
+
+def _draw_prediction(axes: Axes, run: UnseenTasks, task: int, colour: str) -> None:
+    mean, std = run.predictions[task].mean(0), run.predictions[task].std(0)
+    axes.plot(run.x[task], mean, color=colour, linewidth=1.8)
+    if _has_spread(run):
+        axes.fill_between(run.x[task], mean - BAND * std, mean + BAND * std, color=colour, alpha=0.22, linewidth=0)

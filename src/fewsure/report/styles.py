@@ -1,0 +1,54 @@
+"""How a run is named and coloured, the same throughout a report."""
+
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import NamedTuple
+
+from fewsure.report.reference import SINE_LINE_5_SHOT
+
+
+class RunStyle(NamedTuple):
+    """A name that no other run of the report has, and a colour."""
+
+    label: str
+    colour: str
+
+
+# Okabe and Ito's palette, which people with any kind of colour vision can tell apart. Its black is the truth's, and its
+# yellow is too pale for a line on white.
+VERMILLION, BLUE, GREEN, ORANGE, PURPLE, SKY = "#D55E00", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
+DARKER = ("#5F2A00", "#003A5C", "#00513B", "#735000", "#70405B", "#1F5F85")
+
+ALGORITHM_COLOURS = {"simpa": VERMILLION, "maml": BLUE, "platipus": GREEN, "bmaml": ORANGE, "abml": PURPLE}
+"""Each algorithm's own colour, in every figure of every report."""
+SPARE_COLOURS = (SKY, GREEN, ORANGE, PURPLE, BLUE, VERMILLION, *DARKER)
+"""For a second run of an algorithm, and for algorithms that have no colour of their own."""
+
+
+def run_styles(algorithms: Sequence[str], folders: Sequence[Path]) -> list[RunStyle]:
+    """Name each run by its algorithm, or by its folder where several runs share the algorithm.
+
+    >>> [style.label for style in run_styles(["simpa", "maml"], [Path("a"), Path("b")])]
+    ['SImPa', 'MAML']
+    >>> [style.label for style in run_styles(["maml", "maml"], [Path("runs/slow"), Path("runs/fast")])]
+    ['slow', 'fast']
+    """
+    names = [
+        folder.resolve().name if algorithms.count(algorithm) > 1 else display_name(algorithm)
+        for algorithm, folder in zip(algorithms, folders, strict=True)
+    ]
+    labels = [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
+    return [RunStyle(label, colour) for label, colour in zip(labels, _colours(algorithms), strict=True)]
+
+
+def display_name(algorithm: str) -> str:
+    """An algorithm's name as papers spell it."""
+    return SINE_LINE_5_SHOT[algorithm].name if algorithm in SINE_LINE_5_SHOT else algorithm
+
+
+def _colours(algorithms: Sequence[str]) -> list[str]:
+    own = {algorithm: ALGORITHM_COLOURS[algorithm] for algorithm in algorithms if algorithm in ALGORITHM_COLOURS}
+    spare = cycle([colour for colour in SPARE_COLOURS if colour not in own.values()])
+    # The first run of an algorithm takes its colour out of `own`; those after it find none there.
+    return [own.pop(algorithm, None) or next(spare) for algorithm in algorithms]

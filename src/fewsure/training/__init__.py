@@ -1,0 +1,1 @@
+"""Training: the meta-step, the loop around it, and the folder a run lives in."""

@@ -1,0 +1,40 @@
+"""Adam on named groups of meta-parameters, with its state as plain tensors that a checkpoint can hold."""
+
+import torch
+from torch import Tensor
+
+from fewsure.types import Parts
+
+
+class Optimiser:
+    """Updates meta-parameters in place from gradients that are handed to it."""
+
+    def __init__(self, meta: Parts) -> None:
+        self._leaves = {f"{part}/{name}": value for part, params in meta.items() for name, value in params.items()}
+        self._adam = torch.optim.Adam(list(self._leaves.values()))
+
+    def step(self, gradient: Parts, lr: float, clip_norm: float | None = None) -> Tensor:
+        """One step of Adam; the gradient's norm over all groups, before it is scaled down to at most `clip_norm`."""
+        for part, params in gradient.items():
+            for name, value in params.items():
+                self._leaves[f"{part}/{name}"].grad = value
+        limit = float("inf") if clip_norm is None else clip_norm
+        norm = torch.nn.utils.clip_grad_norm_(self._leaves.values(), limit)
+        for group in self._adam.param_groups:
+            group["lr"] = lr
+        self._adam.step()
+        return norm
+
+    def state(self) -> dict[str, Tensor]:
+        """`{group/name/moment: tensor}`, empty before the first step."""
+        return {
+            f"{name}/{moment}": value
+            for name, leaf in self._leaves.items()
+            for moment, value in self._adam.state[leaf].items()
+        }
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Take up a state that `state` returned."""
+        for key, value in state.items():
+            name, moment = key.rsplit("/", 1)
+            self._adam.state[self._leaves[name]][moment] = value

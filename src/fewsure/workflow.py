@@ -1,0 +1,104 @@
+"""Training and evaluating a run with progress on standard error: what commands are made of."""
+
+import signal
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+
+from fewsure.errors import FewsureError
+from fewsure.evaluation import evaluate
+from fewsure.experiment import Experiment
+from fewsure.progress import ProgressLine
+from fewsure.training.loop import Progress, train
+from fewsure.training.runs import Run
+
+
+class Stopped(Exception):
+    """Training was asked to stop by a signal and left a checkpoint behind."""
+
+    def __init__(self, run: Run, number: int) -> None:
+        super().__init__(f"stopped; {run.folder} holds a checkpoint, continue with --resume")
+        self.exit_code = 128 + number
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; `auto` is a GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros((), device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise FewsureError(f"expected --device to be cpu, cuda or auto, but {name!r} cannot be used here") from error
+    return device
+
+
+def start_run(folder: Path, experiment: Experiment, *, resume: bool) -> Run:
+    """A new run, or the one that is there if `resume` allows it and its options are the same."""
+    if not (resume and (folder / "config.json").exists()):
+        return Run.create(folder, experiment)
+    run = Run.open(folder)
+    there, asked = run.experiment.record(), experiment.record()
+    for group in ("algorithm", "data", "network", "training"):
+        for name, value in there[group].items():
+            given = asked[group].get(name)
+            if given != value:
+                raise FewsureError(
+                    f"a resumed run keeps its options: `{name}` is {value!r} in {folder}, but got {given!r}; "
+                    "leave the option out, or choose another --out"
+                )
+    return run
+
+
+def train_run(run: Run, device: torch.device, *, quiet: bool = False, checkpoint_every: int = 1000) -> dict[str, Any]:
+    """Train to the end, or until SIGINT or SIGTERM; the last logged line."""
+    with ProgressLine(f"training {run.experiment.algorithm_name}", quiet=quiet) as line, _StopSignal() as stop:
+
+        def show(progress: Progress) -> None:
+            terms = "  ".join(f"{name} {value:.4g}" for name, value in progress.means.items())
+            line.show(progress.update, progress.updates, f"{progress.tasks_per_second:,.0f} tasks/s  {terms}")
+
+        train(run, device, checkpoint_every=checkpoint_every, show=show, stop=stop)
+    if stop.received and run.load(device).update < run.experiment.training.updates:
+        raise Stopped(run, stop.received)
+    return run.metrics()[-1]
+
+
+def evaluate_run(run: Run, device: torch.device, *, tasks: int, seed: int, quiet: bool = False) -> dict[str, Any]:
+    """Evaluate on unseen tasks, and keep the result in the run folder."""
+    meta = run.load(device).meta
+    with ProgressLine(f"evaluating {run.experiment.algorithm_name}", quiet=quiet) as line:
+        summary, records = evaluate(
+            run.experiment, meta, tasks=tasks, seed=seed, progress=lambda done: line.show(done, tasks, "tasks")
+        )
+    run.save_evaluation(summary, records)
+    return summary
+
+
+class _StopSignal:
+    """Turns the first SIGINT or SIGTERM into a flag, so that the update in hand is finished; a second one kills."""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    received: int = 0
+
+    def __call__(self) -> bool:
+        return self.received > 0
+
+    def __enter__(self) -> "_StopSignal":
+        self._before = {number: signal.signal(number, self._receive) for number in self.SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,34 @@
+"""Shapes and types in signatures are checked while the tests run; facts are checked in double precision."""
+
+from jaxtyping import install_import_hook
+
+install_import_hook(
+    ["fewsure.bounds", "fewsure.divergences", "fewsure.metrics", "fewsure.posteriors"], "beartype.beartype"
+)
+
+from collections.abc import Iterator  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    """Double precision, for facts that hold to 1e-10."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(scope="session")
+def paper() -> dict:
+    """Every figure that the paper prints."""
+    import json
+
+    file = SHARED / "paper" / "reference.json"
+    if not file.is_file():
+        pytest.skip(f"the paper's printed figures are not beside the project ({file.name} of shared/paper)")
+    return json.loads(file.read_text())

@@ -1,0 +1,66 @@
+"""Small settings that several tests share."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fewsure import streams
+from fewsure.algorithms import ALGORITHMS
+from fewsure.algorithms.maml import Maml
+from fewsure.algorithms.simpa import Simpa
+from fewsure.data.sine_line import SineLine
+from fewsure.models import regression
+from fewsure.networks import Mlp
+from fewsure.training.engine import Engine
+from fewsure.types import Algorithm, Parts, Stage
+from fewsure.vectorise import draw_noise
+
+TASKS = 4
+DATA = SineLine(query=7)
+MODEL = regression(Mlp((1, 5, 1)))
+
+
+def small_simpa(**options: object) -> Simpa:
+    settings = {"latent": 3, "generator_hidden": (4, 6), "critic_hidden": (5,), "kl_samples": 5, "warm_up_tasks": 0}
+    settings |= {"inner_steps": 2, "inner_lr": 0.01, "critic_lr": 0.01}
+    return Simpa(**(settings | options))  # type: ignore[arg-type]
+
+
+def meta_batch(algorithm: Algorithm, seed: int = 0) -> tuple:
+    """(meta, tasks, shared noise, noise of each task, stage): the arguments of an engine's methods."""
+    generator = streams.generator(seed, "test")
+    meta = algorithm.init(MODEL, generator)
+    tasks = DATA.sample(TASKS, generator)
+    return meta, tasks, *draw_noise(algorithm.noise(MODEL), TASKS, generator), Stage(torch.tensor(1000), TASKS)
+
+
+def slope(function: Callable[[Parts], Tensor], at: Parts, direction: Parts, step: float = 1e-5) -> float:
+    """The derivative along a direction by central differences."""
+
+    def shifted(by: float) -> Parts:
+        return {
+            part: {name: value + by * direction[part][name] for name, value in params.items()}
+            for part, params in at.items()
+        }
+
+    return float(function(shifted(step)) - function(shifted(-step))) / (2 * step)
+
+
+def inner_product(a: Parts, b: Parts) -> float:
+    return float(sum((a[part][name] * b[part][name]).sum() for part in a for name in a[part]))
+
+
+def random_direction(like: Parts, seed: int = 1) -> Parts:
+    generator = streams.generator(seed, "direction")
+    return {
+        part: {name: torch.randn(value.shape, generator=generator) for name, value in params.items()}
+        for part, params in like.items()
+    }
+
+
+def assert_close(a: Parts, b: Parts, tolerance: float) -> None:
+    for part, params in a.items():
+        for name, value in params.items():
+            difference = float((value - b[part][name]).abs().max())
+            assert difference <= tolerance, f"{part}/{name} differs by {difference}"

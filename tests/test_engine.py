@@ -1,0 +1,112 @@
+"""The meta-step: vectorised = loop, first and second order, any chunk, any number of processes."""
+
+import pytest
+import torch
+
+from fewsure.algorithms.maml import Maml
+from fewsure.training.engine import Engine
+from fewsure.types import Algorithm, Parts
+from fewsure.vectorise import for_each_task, take
+
+from .helpers import DATA, MODEL, TASKS, assert_close, inner_product, meta_batch, random_direction, slope, small_simpa
+
+KL = ("none", "moment", "moment+critic", "critic")
+METHODS = [Maml(first_order=first) for first in (True, False)]
+METHODS += [small_simpa(kl=kl, first_order=first) for kl in KL for first in (True, False)]
+METHODS += [small_simpa(train_samples=3, clip=clip) for clip in ("hard", "bounded")]
+
+
+def name(algorithm: Algorithm) -> str:
+    options = vars(algorithm)
+    order = "first" if options["first_order"] else "second"
+    return "-".join([type(algorithm).__name__, order, *(str(options[key]) for key in ("kl", "clip") if key in options)])
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("algorithm", METHODS, ids=name)
+def test_vectorised_equals_loop_and_any_chunk(algorithm: Algorithm) -> None:
+    batch = meta_batch(algorithm)
+    reference, info = Engine(algorithm, MODEL, loop=True).gradient(*batch)
+    for chunk_size in (None, 1, 3):
+        gradient, vectorised_info = Engine(algorithm, MODEL, chunk_size=chunk_size).gradient(*batch)
+        assert_close(gradient, reference, 1e-10)
+        assert_close({"info": vectorised_info}, {"info": info}, 1e-10)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("algorithm", METHODS, ids=name)
+def test_processes_that_share_a_meta_batch_average_to_the_whole(algorithm: Algorithm) -> None:
+    meta, tasks, shared, noise, stage = meta_batch(algorithm)
+    engine = Engine(algorithm, MODEL)
+    whole, _ = engine.gradient(meta, tasks, shared, noise, stage)
+    parts = [
+        engine.gradient(meta, *take((tasks,), part), shared, take(noise, part), stage)[0]
+        for part in (slice(0, TASKS // 2), slice(TASKS // 2, TASKS))
+    ]
+    mean = {group: {key: (parts[0][group][key] + parts[1][group][key]) / 2 for key in whole[group]} for group in whole}
+    assert_close(mean, whole, 1e-10)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("algorithm", [m for m in METHODS if not m.first_order and "critic" not in name(m)], ids=name)
+def test_second_order_gradient_equals_finite_differences(algorithm: Algorithm) -> None:
+    meta, *rest = meta_batch(algorithm)
+    engine = Engine(algorithm, MODEL)
+    gradient, _ = engine.gradient(meta, *rest)
+    for seed in range(3):
+        direction = random_direction(meta, seed)
+        expected = slope(lambda at: engine.loss(at, *rest)[0], meta, direction)
+        assert inner_product(gradient, direction) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.usefixtures("float64")
+def test_second_order_differs_from_first_order() -> None:
+    first, second = (Engine(Maml(first_order=order), MODEL).gradient(*meta_batch(Maml()))[0] for order in (True, False))
+    assert max(float((first["weights"][key] - second["weights"][key]).abs().max()) for key in first["weights"]) > 1e-3
+
+
+@pytest.mark.usefixtures("float64")
+def test_first_order_gradient_of_maml_is_the_query_gradient_at_the_adapted_weights() -> None:
+    algorithm = Maml(first_order=True)
+    meta, tasks, _, noise, stage = meta_batch(algorithm)
+    gradient, _ = Engine(algorithm, MODEL).gradient(meta, tasks, {}, noise, stage)
+    expected = {key: torch.zeros_like(value) for key, value in meta["weights"].items()}
+    for index in range(TASKS):
+        task = take(tasks, index)
+        weights = algorithm.adapt(meta, MODEL, task.support, {})["weights"]
+        leaves = {key: value.clone().requires_grad_() for key, value in weights.items()}
+        MODEL.loss(MODEL.network(leaves, task.query.x), task.query.y).mean().backward()
+        expected = {key: value + leaves[key].grad / TASKS for key, value in expected.items()}
+    assert_close(gradient, {"weights": expected}, 1e-14)
+
+
+@pytest.mark.usefixtures("float64")
+def test_first_order_gradient_of_simpa_is_the_query_gradient_at_the_adapted_generator() -> None:
+    algorithm = small_simpa(kl="none", sigma_theta=1e9)  # R_0 is then constant in ψ to 1e-12
+    meta, tasks, shared, noise, stage = meta_batch(algorithm)
+    gradient, _ = Engine(algorithm, MODEL).gradient(meta, tasks, shared, noise, stage)
+
+    def query_loss(parts: tuple, generator: Parts) -> torch.Tensor:
+        task, own = parts
+        output = algorithm.predict(generator, MODEL, task.query.x, {"z": own["z"][-1]})
+        return (output - task.query.y).square().mean()
+
+    def query_gradient(parts: tuple, meta: Parts) -> Parts:
+        adapted = algorithm.adapt(meta, MODEL, parts[0].support, shared | parts[1])
+        return torch.func.grad(query_loss, argnums=1)(parts, adapted)
+
+    every = for_each_task(query_gradient, loop=True)((tasks, noise), meta)
+    expected = {"generator": {key: value.mean(0) for key, value in every["generator"].items()}}
+    assert_close(gradient, expected, 1e-12)
+
+
+def test_the_same_seed_gives_the_same_tasks_and_noise() -> None:
+    for a, b in zip(meta_batch(small_simpa())[1:4], meta_batch(small_simpa())[1:4], strict=True):
+        flat_a, flat_b = (torch.utils._pytree.tree_leaves(tree) for tree in (a, b))
+        assert all(torch.equal(x, y) for x, y in zip(flat_a, flat_b, strict=True))
+
+
+def test_a_meta_batch_does_not_depend_on_the_algorithm() -> None:
+    generator = torch.Generator().manual_seed(1)
+    tasks = DATA.sample(3, generator)
+    assert torch.equal(tasks.query.y, DATA.sample(3, torch.Generator().manual_seed(1)).query.y)

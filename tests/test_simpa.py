@@ -1,0 +1,132 @@
+"""SImPa: what is shared, what sends gradients where, and each clip and KL option."""
+
+import pytest
+import torch
+
+from fewsure.algorithms.simpa import Simpa
+from fewsure.models import bounded_cross_entropy, bounded_squared_error
+from fewsure.networks import Mlp, weight_count
+from fewsure.training.engine import Engine
+from fewsure.types import Parts, Stage
+from fewsure.vectorise import take
+
+from .helpers import MODEL, TASKS, assert_close, inner_product, meta_batch, random_direction, slope, small_simpa
+
+
+def test_the_generator_and_critic_have_the_papers_sizes() -> None:
+    from fewsure.data.sine_line import SineLine
+    from fewsure.experiment import load_preset
+    from fewsure.networks import MlpOptions
+
+    model = SineLine().model(MlpOptions())
+    algorithm = load_preset("paper", "simpa", "sine-line").algorithm
+    assert isinstance(algorithm, Simpa)
+    assert weight_count(model.network) == 1761
+    assert algorithm.posterior(model).generator.sizes == (128, 256, 512, 1761)
+    assert algorithm.critic(model).sizes == (1761, 512, 256, 128, 1)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("kl", ["critic", "moment+critic"])
+def test_the_critics_objective_sends_no_gradient_into_the_generator_nor_the_bound_into_the_critic(kl: str) -> None:
+    algorithm = small_simpa(kl=kl, first_order=False)
+    meta, *rest = meta_batch(algorithm)
+    engine = Engine(algorithm, MODEL)
+
+    def bound_alone(at: Parts) -> torch.Tensor:
+        loss, info = engine.loss(at, *rest)
+        return loss + info["critic"]  # what ω₀ ascends is taken out again
+
+    def estimate_alone(at: Parts) -> torch.Tensor:
+        return engine.loss(at, *rest)[1]["critic"]
+
+    both, _ = engine.gradient(meta, *rest)
+    bound, estimate = torch.func.grad(bound_alone)(meta), torch.func.grad(estimate_alone)(meta)
+    nothing = {key: torch.zeros_like(value) for key, value in meta["critic"].items()}
+    assert_close({"critic": bound["critic"]}, {"critic": nothing}, 0)
+    assert_close({"generator": both["generator"]}, {"generator": bound["generator"]}, 1e-13)
+    assert_close({"critic": both["critic"]}, {"critic": {k: -v for k, v in estimate["critic"].items()}}, 1e-13)
+    assert max(float(value.abs().max()) for value in estimate["generator"].values()) == 0
+    assert max(float(value.abs().max()) for value in both["critic"].values()) > 0
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_critics_meta_gradient_is_an_ascent_that_equals_finite_differences() -> None:
+    algorithm = small_simpa(kl="critic", first_order=False, inner_lr=1e-15)  # the generator stands still
+    meta, *rest = meta_batch(algorithm)
+    engine = Engine(algorithm, MODEL)
+    gradient, _ = engine.gradient(meta, *rest)
+    direction = random_direction({"critic": meta["critic"]})
+    estimate = slope(
+        lambda at: engine.loss(meta | at, *rest)[1]["critic"], {"critic": meta["critic"]}, direction
+    )
+    assert -inner_product({"critic": gradient["critic"]}, direction) == pytest.approx(estimate, rel=1e-6)
+
+
+@pytest.mark.usefixtures("float64")
+def test_theta_is_drawn_once_per_meta_batch_with_variance_sigma_0() -> None:
+    algorithm = small_simpa(sigma_0=0.25, inner_lr=1e-15)
+    meta, tasks, shared, noise, _ = meta_batch(algorithm)
+    adapted = [
+        algorithm.adapt(meta, MODEL, take(tasks, i).support, shared | take(noise, i))["generator"] for i in range(TASKS)
+    ]
+    assert_close({"": adapted[0]}, {"": adapted[1]}, 1e-13)
+    shift = torch.cat([(adapted[0][key] - value).flatten() for key, value in meta["generator"].items()])
+    torch.testing.assert_close(shift, 0.5 * shared["theta"], rtol=0, atol=1e-13)
+
+
+def test_the_regularisers_join_after_the_warm_up() -> None:
+    algorithm = small_simpa(warm_up_tasks=40)
+    meta, tasks, shared, noise, _ = meta_batch(algorithm)
+    engine = Engine(algorithm, MODEL)
+    for update, regularised in ((0, False), (9, False), (10, True)):
+        loss, info = engine.loss(meta, tasks, shared, noise, Stage(torch.tensor(update), TASKS))
+        expected = info["loss"] + (info["R_i"] + info["R_0"] if regularised else 0)
+        torch.testing.assert_close(loss, expected)
+
+
+def test_the_hard_clip_has_no_gradient_above_1() -> None:
+    algorithm = small_simpa(clip="hard", kl="none", sigma_theta=1e9)
+    meta, tasks, shared, noise, stage = meta_batch(algorithm)
+    far = tasks._replace(query=tasks.query._replace(y=tasks.query.y + 100))
+    gradient, info = Engine(algorithm, MODEL).gradient(meta, far, shared, noise, stage)
+    assert float(info["loss"]) == 1
+    assert max(float(value.abs().max()) for value in gradient["generator"].values()) < 1e-8
+    unclipped, info = Engine(small_simpa(clip="none", kl="none"), MODEL).gradient(meta, far, shared, noise, stage)
+    assert float(info["loss"]) > 100
+    assert float(info["clipped_loss"]) == 1
+    assert max(float(value.abs().max()) for value in unclipped["generator"].values()) > 1e-2
+
+
+@pytest.mark.usefixtures("float64")
+def test_bounded_losses_stay_in_0_1_and_have_a_gradient_everywhere() -> None:
+    output = torch.tensor([[-300.0], [-1.0], [0.5], [1e4]], requires_grad=True)
+    loss = bounded_squared_error(output, torch.zeros(4, 1))
+    loss.sum().backward()
+    assert bool(((loss >= 0) & (loss <= 1)).all())
+    assert bool((output.grad != 0).all())
+
+    logits = torch.tensor([[0.0, 20.0, 1.0], [3.0, 0.0, 0.0], [-1.0, -2.0, 8.0]], requires_grad=True)
+    loss = bounded_cross_entropy(logits, torch.tensor([0, 0, 2]))
+    loss.sum().backward()
+    assert bool(((loss >= 0) & (loss <= 1)).all())
+    assert bool((logits.grad != 0).all())
+    extreme = bounded_cross_entropy(torch.tensor([[0.0, 1000.0], [1000.0, 0.0]]), torch.tensor([0, 0]))
+    torch.testing.assert_close(extreme, torch.tensor([1.0, -torch.log(torch.tensor(0.999)) / torch.log(torch.tensor(1e3))]))
+
+
+@pytest.mark.parametrize("latent_noise", ["uniform", "normal"])
+def test_latent_noise_is_of_the_chosen_kind(latent_noise: str) -> None:
+    noise = meta_batch(small_simpa(latent_noise=latent_noise, kl_samples=500))[3]["z"]
+    if latent_noise == "uniform":
+        assert 0 <= float(noise.min()) < 0.01
+        assert 0.99 < float(noise.max()) < 1
+    else:
+        assert float(noise.min()) < -2
+        assert float(noise.std()) == pytest.approx(1, abs=0.02)
+
+
+def test_weights_stay_inside_the_tanh() -> None:
+    generator = Mlp((3, 4, 6), tanh=True)
+    params = {name: 100 * value for name, value in generator.init(torch.Generator().manual_seed(0)).items()}
+    assert float(generator(params, torch.rand(50, 3)).abs().max()) <= 1

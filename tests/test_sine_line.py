@@ -1,0 +1,61 @@
+"""The task distribution of section 5.1."""
+
+import math
+
+import pytest
+import scipy.stats
+import torch
+
+from fewsure import streams
+from fewsure.data.sine_line import SineLine
+from fewsure.errors import FewsureError
+
+
+def test_parameters_have_the_papers_distributions() -> None:
+    functions = SineLine().functions(5000, streams.generator(0, "test"))
+    assert float(functions.is_sine.double().mean()) == pytest.approx(0.5, abs=0.03)
+    limits = {"amplitude": (0.1, 5), "phase": (0, math.pi), "slope": (-3, 3), "intercept": (-3, 3)}
+    for name, (low, high) in limits.items():
+        values = getattr(functions, name).flatten().numpy()
+        assert scipy.stats.kstest(values, scipy.stats.uniform(low, high - low).cdf).pvalue > 1e-3, name
+
+
+def test_tasks_have_the_papers_shapes_inputs_and_noise() -> None:
+    data = SineLine()
+    task, truth = data.sample_with_truth(3000, streams.generator(0, "test"), points=11)
+    functions = data.functions(3000, streams.generator(0, "test"))
+    assert task.support.x.shape == task.support.y.shape == (3000, 5, 1)
+    assert task.query.x.shape == task.query.y.shape == (3000, 50, 1)
+    x = task.query.x.flatten().numpy()[:5000]
+    assert scipy.stats.kstest(x, scipy.stats.uniform(-5, 10).cdf).pvalue > 1e-3
+    residual = task.query.y - functions(task.query.x.squeeze(-1)).unsqueeze(-1)
+    assert float(residual.std()) == pytest.approx(0.3, rel=0.01)
+    assert truth.x[0].flatten().tolist() == pytest.approx([-5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5])
+    torch.testing.assert_close(truth.y.squeeze(-1), functions(truth.x.squeeze(-1)))
+
+
+def test_a_sinusoid_and_a_line_have_the_values_of_their_formulas() -> None:
+    functions = SineLine().functions(2, streams.generator(0, "test"))._replace(
+        is_sine=torch.tensor([[True], [False]]),
+        amplitude=torch.full((2, 1), 2.0),
+        phase=torch.full((2, 1), 0.5),
+        slope=torch.full((2, 1), -1.5),
+        intercept=torch.full((2, 1), 0.25),
+    )
+    values = functions(torch.tensor([[1.0], [1.0]]))
+    assert values.flatten().tolist() == pytest.approx([2 * math.sin(1.5), -1.25])
+
+
+def test_truth_does_not_change_the_tasks() -> None:
+    data = SineLine(shot=2, query=3)
+    plain = data.sample(4, streams.generator(0, "test"))
+    with_truth, _ = data.sample_with_truth(4, streams.generator(0, "test"), points=9)
+    assert torch.equal(plain.query.y, with_truth.query.y)
+
+
+@pytest.mark.parametrize(
+    "options", [{"shot": 0}, {"query": 0}, {"noise_std": -1.0}, {"x_range": (1.0, -1.0)}, {"sine_share": math.nan}]
+)
+def test_impossible_options_are_refused_by_name(options: dict) -> None:
+    with pytest.raises(FewsureError, match=next(iter(options))):
+        SineLine(**options)

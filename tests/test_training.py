@@ -1,0 +1,166 @@
+"""Runs: the same seed, the same file; interrupted and resumed, the same result; nothing half-written."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fewsure.algorithms.maml import Maml
+from fewsure.data.sine_line import SineLine
+from fewsure.errors import FewsureError
+from fewsure.experiment import Experiment, Training, load_preset
+from fewsure.networks import MlpOptions
+from fewsure.training.loop import train
+from fewsure.training.optimiser import Optimiser
+from fewsure.training.runs import Run
+from fewsure.training.schedule import learning_rate
+from fewsure.types import Algorithm
+
+from .helpers import small_simpa
+
+CPU = torch.device("cpu")
+METHODS = [Maml(), small_simpa(), small_simpa(kl="moment+critic")]
+
+
+def experiment(algorithm: Algorithm, **training: object) -> Experiment:
+    options = {"updates": 12, "tasks": 3} | training
+    return Experiment(algorithm, SineLine(query=6), MlpOptions((5,)), Training(**options), "none")  # type: ignore[arg-type]
+
+
+def trained(folder: Path, algorithm: Algorithm, **training: object) -> bytes:
+    run = Run.create(folder, experiment(algorithm, **training))
+    train(run, CPU, checkpoint_every=5, log_every=2)
+    return (folder / "checkpoint.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("algorithm", METHODS, ids=lambda method: type(method).__name__)
+def test_the_same_seed_gives_the_same_file_and_another_one_does_not(tmp_path: Path, algorithm: Algorithm) -> None:
+    assert trained(tmp_path / "a", algorithm) == trained(tmp_path / "b", algorithm)
+    assert trained(tmp_path / "a2", algorithm) != trained(tmp_path / "c", algorithm, seed=1)
+
+
+@pytest.mark.parametrize("algorithm", METHODS, ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize("stop_after", [1, 5, 7])
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
+    tmp_path: Path, algorithm: Algorithm, stop_after: int
+) -> None:
+    whole = trained(tmp_path / "whole", algorithm)
+    run = Run.create(tmp_path / "parts", experiment(algorithm))
+    seen: list[int] = []
+
+    def stop() -> bool:
+        seen.append(0)
+        return len(seen) == stop_after  # asked once after each update
+
+    train(run, CPU, checkpoint_every=5, log_every=2, stop=stop)
+    assert run.load(CPU).update == stop_after
+    train(Run.open(run.folder), CPU, checkpoint_every=5, log_every=2)
+    assert (run.folder / "checkpoint.safetensors").read_bytes() == whole
+    assert [line["update"] for line in run.metrics()][-1] == 12
+
+
+def test_a_run_killed_after_a_checkpoint_logs_each_update_once(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    whole = trained(folder, Maml())
+    lines = (folder / "metrics.jsonl").read_text()
+    run = Run.open(folder)
+    # As if killed while writing a line past the last checkpoint.
+    (folder / "metrics.jsonl").write_text(lines + '{"update": 14, "seconds": 1.0}\n{"upda')
+    train(run, CPU, checkpoint_every=5, log_every=2)
+    assert (folder / "metrics.jsonl").read_text() == lines
+    assert (folder / "checkpoint.safetensors").read_bytes() == whole
+
+
+def test_metrics_hold_every_term_of_the_bound(tmp_path: Path) -> None:
+    trained(tmp_path / "run", small_simpa(kl="critic"))
+    lines = Run.open(tmp_path / "run").metrics()
+    assert [line["update"] for line in lines] == [2, 4, 5, 6, 8, 10, 12]
+    terms = {"loss", "clipped_loss", "R_i", "R_0", "bound", "kl", "critic", "gradient_norm"}
+    assert terms | {"update", "seconds", "tasks_per_second"} == set(lines[0])
+    for line in lines:
+        assert line["bound"] == pytest.approx(line["clipped_loss"] + line["R_i"] + line["R_0"], rel=1e-5)
+
+
+def test_a_config_reads_back_as_the_same_experiment(tmp_path: Path) -> None:
+    for algorithm in METHODS:
+        chosen = experiment(algorithm, clip_norm=None)
+        folder = tmp_path / str(id(algorithm))
+        Run.create(folder, chosen)
+        assert Run.open(folder).experiment == chosen
+
+
+@pytest.mark.parametrize("algorithm", ["simpa", "maml"])
+def test_the_paper_preset_sets_every_option_of_its_algorithm(algorithm: str) -> None:
+    import tomllib
+    from importlib import resources
+
+    table = tomllib.loads((resources.files("fewsure") / "presets/sine-line/paper.toml").read_text())
+    chosen = load_preset("paper", algorithm, "sine-line").algorithm
+    assert set(table[algorithm]["algorithm"]) == {field.name for field in dataclasses.fields(chosen)}  # type: ignore[arg-type]
+
+
+def test_diverging_training_stops_with_the_last_good_checkpoint(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", experiment(Maml(inner_lr=1e30), updates=4))
+    with pytest.raises(FewsureError, match=r"diverged.*`loss` is not finite"):
+        train(run, CPU, log_every=1)
+    assert not run.has_checkpoint
+
+
+@pytest.mark.parametrize("cut", [0, 5, 100, -10])
+def test_a_checkpoint_cut_short_is_refused_and_left_as_it_is(tmp_path: Path, cut: int) -> None:
+    content = trained(tmp_path / "run", Maml())[:cut]
+    (tmp_path / "run" / "checkpoint.safetensors").write_bytes(content)
+    with pytest.raises(FewsureError, match="damaged or cut short"):
+        Run.open(tmp_path / "run").load(CPU)
+    assert (tmp_path / "run" / "checkpoint.safetensors").read_bytes() == content
+
+
+def test_a_checkpoint_of_another_experiment_is_refused(tmp_path: Path) -> None:
+    trained(tmp_path / "simpa", small_simpa())
+    trained(tmp_path / "maml", Maml())
+    (tmp_path / "maml" / "checkpoint.safetensors").replace(tmp_path / "simpa" / "checkpoint.safetensors")
+    with pytest.raises(FewsureError, match="does it belong"):
+        Run.open(tmp_path / "simpa").load(CPU)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 99, "version": "9.9"}, "run format 99"),
+        ({"training": {}}, "is missing"),
+        ({"network": {"hidden": [5], "colour": 1}}, "unknown option `colour`"),
+        ({"network": {"hidden": 5}}, "a list"),
+        ({"algorithm": {"name": "mammal"}}, "did you mean 'maml'"),
+    ],
+)
+def test_a_config_of_another_version_is_refused(tmp_path: Path, change: dict, message: str) -> None:
+    trained(tmp_path / "run", Maml())
+    config = tmp_path / "run" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | change))
+    with pytest.raises(FewsureError, match=message):
+        Run.open(tmp_path / "run")
+
+
+def test_schedules() -> None:
+    cosine = [learning_rate(u, 12, peak=2.0, schedule="cosine", warm_up=2) for u in range(12)]
+    assert cosine[:3] == [1.0, 2.0, 2.0]
+    assert cosine[7] == pytest.approx(1.0)
+    assert all(a > b for a, b in zip(cosine[2:], cosine[3:], strict=False))
+    assert 0 < cosine[-1] < 0.1
+
+
+def test_the_optimiser_is_adam_and_clips_the_norm_over_all_groups() -> None:
+    meta = {"a": {"w": torch.zeros(3)}, "b": {"w": torch.zeros(1)}}
+    gradient = {"a": {"w": torch.tensor([3.0, 0.0, 0.0])}, "b": {"w": torch.tensor([4.0])}}
+    reference = torch.zeros(4, requires_grad=True)
+    adam = torch.optim.Adam([reference])
+    optimiser = Optimiser(meta)
+    for lr in (0.1, 0.05):
+        norm = optimiser.step({k: {n: v.clone() for n, v in g.items()} for k, g in gradient.items()}, lr, clip_norm=1.0)
+        assert float(norm) == pytest.approx(5)
+        reference.grad = torch.tensor([0.6, 0, 0, 0.8])
+        adam.param_groups[0]["lr"] = lr
+        adam.step()
+    torch.testing.assert_close(torch.cat([meta["a"]["w"], meta["b"]["w"]]), reference.detach(), rtol=1e-5, atol=1e-6)
