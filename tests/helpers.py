@@ -6,13 +6,10 @@ import torch
 from torch import Tensor
 
 from fewsure import streams
-from fewsure.algorithms import ALGORITHMS
-from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.simpa import Simpa
 from fewsure.data.sine_line import SineLine
 from fewsure.models import regression
 from fewsure.networks import Mlp
-from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Parts, Stage
 from fewsure.vectorise import draw_noise
 

@@ -22,7 +22,8 @@ def test_theorem_1_in_both_forms() -> None:
 
 def test_theorem_2_with_zero_kl_has_the_hand_computed_value() -> None:
     paper = theorem_2(ZERO, ZERO, ZERO, examples=50, tasks=20, epsilon=0.1, form="paper")
-    # 400/1.9 · ln 50 = 823.58330; /98 → 8.403911; √ = 2.898950.   200 · ln 20 = 599.146455; /38 = 15.767012; √ = 3.970770
+    # 400/1.9 · ln 50 = 823.58330; /98 → 8.403911; √ = 2.898950
+    # 200 · ln 20 = 599.146455; /38 = 15.767012; √ = 3.970770
     assert float(paper.within_task) == pytest.approx(2.898950, abs=1e-5)
     assert float(paper.across_tasks) == pytest.approx(3.970770, abs=1e-5)
     assert float(paper.total) == pytest.approx(6.869720, abs=1e-5)

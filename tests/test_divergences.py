@@ -24,9 +24,9 @@ def test_the_corrected_moment_kl_of_a_gaussian_is_unbiased(samples: int, std: fl
     generator = torch.Generator().manual_seed(samples)
     mean = torch.linspace(-1, 1, weights)
     exact = gaussian_kl(mean, std**2, 0.0, prior_std**2)
-    estimates = torch.stack([
-        moment_kl(mean + std * torch.randn(samples, weights, generator=generator), prior_std) for _ in range(repeats)
-    ])
+    estimates = torch.stack(
+        [moment_kl(mean + std * torch.randn(samples, weights, generator=generator), prior_std) for _ in range(repeats)]
+    )
     error = estimates.std() / repeats**0.5
     assert abs(float(estimates.mean() - exact)) < 3 * float(error)
     plug_in_bias = weights / (2 * (samples - 1))

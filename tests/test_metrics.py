@@ -35,7 +35,7 @@ def test_samples_from_the_noise_itself_are_calibrated() -> None:
     generator = torch.Generator().manual_seed(0)
     truth = torch.randn(2000, generator=generator)
     predictions = truth + 0.3 * torch.randn(1000, 2000, generator=generator)
-    ece, mce = calibration_errors(quantile_reliability(predictions, truth, 0.3))
+    _, mce = calibration_errors(quantile_reliability(predictions, truth, 0.3))
     assert float(mce) < 0.01
 
 

@@ -57,9 +57,7 @@ def test_the_critics_meta_gradient_is_an_ascent_that_equals_finite_differences()
     engine = Engine(algorithm, MODEL)
     gradient, _ = engine.gradient(meta, *rest)
     direction = random_direction({"critic": meta["critic"]})
-    estimate = slope(
-        lambda at: engine.loss(meta | at, *rest)[1]["critic"], {"critic": meta["critic"]}, direction
-    )
+    estimate = slope(lambda at: engine.loss(meta | at, *rest)[1]["critic"], {"critic": meta["critic"]}, direction)
     assert -inner_product({"critic": gradient["critic"]}, direction) == pytest.approx(estimate, rel=1e-6)
 
 
@@ -112,7 +110,9 @@ def test_bounded_losses_stay_in_0_1_and_have_a_gradient_everywhere() -> None:
     assert bool(((loss >= 0) & (loss <= 1)).all())
     assert bool((logits.grad != 0).all())
     extreme = bounded_cross_entropy(torch.tensor([[0.0, 1000.0], [1000.0, 0.0]]), torch.tensor([0, 0]))
-    torch.testing.assert_close(extreme, torch.tensor([1.0, -torch.log(torch.tensor(0.999)) / torch.log(torch.tensor(1e3))]))
+    torch.testing.assert_close(
+        extreme, torch.tensor([1.0, -torch.log(torch.tensor(0.999)) / torch.log(torch.tensor(1e3))])
+    )
 
 
 @pytest.mark.parametrize("latent_noise", ["uniform", "normal"])

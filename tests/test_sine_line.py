@@ -35,12 +35,16 @@ def test_tasks_have_the_papers_shapes_inputs_and_noise() -> None:
 
 
 def test_a_sinusoid_and_a_line_have_the_values_of_their_formulas() -> None:
-    functions = SineLine().functions(2, streams.generator(0, "test"))._replace(
-        is_sine=torch.tensor([[True], [False]]),
-        amplitude=torch.full((2, 1), 2.0),
-        phase=torch.full((2, 1), 0.5),
-        slope=torch.full((2, 1), -1.5),
-        intercept=torch.full((2, 1), 0.25),
+    functions = (
+        SineLine()
+        .functions(2, streams.generator(0, "test"))
+        ._replace(
+            is_sine=torch.tensor([[True], [False]]),
+            amplitude=torch.full((2, 1), 2.0),
+            phase=torch.full((2, 1), 0.5),
+            slope=torch.full((2, 1), -1.5),
+            intercept=torch.full((2, 1), 0.25),
+        )
     )
     values = functions(torch.tensor([[1.0], [1.0]]))
     assert values.flatten().tolist() == pytest.approx([2 * math.sin(1.5), -1.25])

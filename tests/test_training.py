@@ -1,6 +1,7 @@
 """Runs: the same seed, the same file; interrupted and resumed, the same result; nothing half-written."""
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def test_metrics_hold_every_term_of_the_bound(tmp_path: Path) -> None:
     lines = Run.open(tmp_path / "run").metrics()
     assert [line["update"] for line in lines] == [2, 4, 5, 6, 8, 10, 12]
     terms = {"loss", "clipped_loss", "R_i", "R_0", "bound", "kl", "critic", "gradient_norm"}
-    assert terms | {"update", "seconds", "tasks_per_second"} == set(lines[0])
+    assert terms | {"update", "device", "seconds", "tasks_per_second"} == set(lines[0])
     for line in lines:
         assert line["bound"] == pytest.approx(line["clipped_loss"] + line["R_i"] + line["R_0"], rel=1e-5)
 
@@ -147,7 +148,7 @@ def test_schedules() -> None:
     cosine = [learning_rate(u, 12, peak=2.0, schedule="cosine", warm_up=2) for u in range(12)]
     assert cosine[:3] == [1.0, 2.0, 2.0]
     assert cosine[7] == pytest.approx(1.0)
-    assert all(a > b for a, b in zip(cosine[2:], cosine[3:], strict=False))
+    assert all(a > b for a, b in itertools.pairwise(cosine[2:]))
     assert 0 < cosine[-1] < 0.1
 
 
@@ -158,7 +159,8 @@ def test_the_optimiser_is_adam_and_clips_the_norm_over_all_groups() -> None:
     adam = torch.optim.Adam([reference])
     optimiser = Optimiser(meta)
     for lr in (0.1, 0.05):
-        norm = optimiser.step({k: {n: v.clone() for n, v in g.items()} for k, g in gradient.items()}, lr, clip_norm=1.0)
+        optimiser.set_learning_rate(lr)
+        norm = optimiser.step({k: {n: v.clone() for n, v in g.items()} for k, g in gradient.items()}, clip_norm=1.0)
         assert float(norm) == pytest.approx(5)
         reference.grad = torch.tensor([0.6, 0, 0, 0.8])
         adam.param_groups[0]["lr"] = lr

@@ -1,5 +1,6 @@
 """The command line: parse, call, print. Results go to standard output, progress and errors to standard error."""
 
+import inspect
 import json
 import os
 import sys
@@ -9,15 +10,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fewsure.algorithms import ALGORITHMS
+from fewsure.devices import find_device
 from fewsure.errors import FewsureError, require, require_known
-from fewsure.experiment import DEFAULT_PRESET, Experiment, Training, load_preset
+from fewsure.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
 from fewsure.options import Parser, add_options, first_line, from_namespace
 from fewsure.quickstart import quickstart
 from fewsure.report.page import write_report
 from fewsure.report.tables import evaluation_table
 from fewsure.training.runs import Run
 from fewsure.version import __version__
-from fewsure.workflow import Stopped, evaluate_run, find_device, start_run, train_run
+from fewsure.workflow import Stopped, evaluate_run, start_run, train_run
 
 BAD_INPUT = 2
 
@@ -150,33 +152,8 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _train(arguments: list[str]) -> None:
-    if not arguments or arguments[0].startswith("-"):
-        _parse("train ALGORITHM", Train, [*arguments, "--help"] if "-h" in arguments or not arguments else arguments)
-        raise FewsureError(f"expected `train` to be followed by an algorithm, one of {', '.join(ALGORITHMS)}")
-    algorithm, *rest = arguments
-    require_known("algorithm", algorithm, list(ALGORITHMS))
-    # Which options there are, and their defaults, depends on the data, the preset and the run that is resumed.
-    peek = Parser("fewsure train", "", add_help=False)
-    add_options(peek, Train)
-    given = from_namespace(Train, peek.parse_known_args(rest)[0])
-    base = load_preset(given.preset, algorithm, given.data)
-    if given.resume and (given.out / "config.json").exists():
-        base = Run.open(given.out).experiment
-    kinds = {
-        "algorithm": type(base.algorithm),
-        "data": type(base.data),
-        "network": type(base.network),
-        "training": Training,
-    }
-    parser = Parser(f"fewsure train {algorithm}", Train.__doc__ or "")
-    add_options(parser, Train)
-    for group, kind in kinds.items():
-        add_options(parser, kind, defaults=getattr(base, group), title=group)
-    namespace = parser.parse_all(rest)
-    command = from_namespace(Train, namespace)
+    command, experiment = _parse_experiment(arguments)
     require(command.checkpoint_every >= 1, "checkpoint_every", "at least 1", command.checkpoint_every)
-    groups: dict[str, Any] = {group: from_namespace(kind, namespace) for group, kind in kinds.items()}
-    experiment = Experiment(**groups, preset=base.preset)
     device = find_device(command.device)
     run = start_run(command.out, experiment, resume=command.resume)
     last = train_run(run, device, quiet=command.json, checkpoint_every=command.checkpoint_every)
@@ -184,6 +161,36 @@ def _train(arguments: list[str]) -> None:
         print(json.dumps({"run": str(run.folder)} | last))
     else:
         print(f"trained {run.folder} in {last['seconds']:.0f} s; next: fewsure evaluate {run.folder}")
+
+
+def _parse_experiment(arguments: list[str]) -> tuple[Train, Experiment]:
+    """Read `train`'s arguments: which options there are, and their defaults, depends on the first few of them."""
+    if not arguments or arguments[0].startswith("-"):
+        methods = "\n".join(f"  {name:<10}{first_line(kind)}" for name, kind in ALGORITHMS.items())
+        more = "`fewsure train ALGORITHM --help` shows the options of an algorithm, its data and its training."
+        _parse("train ALGORITHM", Train, arguments, f"{inspect.cleandoc(Train.__doc__ or '')}\n\n{methods}\n\n{more}")
+        raise FewsureError(f"expected `train` to be followed by an algorithm, one of {', '.join(ALGORITHMS)}")
+    algorithm, *rest = arguments
+    require_known("algorithm", algorithm, list(ALGORITHMS))
+    peek = Parser("fewsure train", "", add_help=False)
+    add_options(peek, Train)
+    given = from_namespace(Train, peek.parse_known_args(rest)[0])
+    if given.resume and (given.out / "config.json").exists():
+        base = Run.open(given.out).experiment
+        if base.algorithm_name != algorithm:
+            raise FewsureError(
+                f"{given.out} is a run of {base.algorithm_name}, but got {algorithm}; choose another --out"
+            )
+    else:
+        base = load_preset(given.preset, algorithm, given.data)
+    parser = Parser(f"fewsure train {algorithm}", Train.__doc__ or "")
+    add_options(parser, Train)
+    kinds = {group: type(getattr(base, group)) for group in GROUPS}
+    for group, kind in kinds.items():
+        add_options(parser, kind, defaults=getattr(base, group), title=group)
+    namespace = parser.parse_all(rest)
+    groups: dict[str, Any] = {group: from_namespace(kind, namespace) for group, kind in kinds.items()}
+    return from_namespace(Train, namespace), Experiment(**groups, preset=base.preset)
 
 
 def _evaluate(command: Evaluate) -> None:
@@ -227,8 +234,8 @@ what to try next
 Command = TypeVar("Command", bound=Common)
 
 
-def _parse(name: str, kind: type[Command], arguments: list[str]) -> Command:
-    parser = Parser(f"fewsure {name}", kind.__doc__ or "")
+def _parse(name: str, kind: type[Command], arguments: list[str], description: str | None = None) -> Command:
+    parser = Parser(f"fewsure {name}", description or kind.__doc__ or "")
     add_options(parser, kind)
     return from_namespace(kind, parser.parse_all(arguments))
 

@@ -55,8 +55,8 @@ def moment_kl(samples: Float[Tensor, "S n"], prior_std: float) -> Float[Tensor, 
     """
     count, weights = samples.shape
     mean, variance = moments(samples)
-    half = torch.tensor((count - 1) / 2, dtype=samples.dtype, device=samples.device)
-    log_bias = 0.5 * weights * (half.log() - half.digamma())
+    half = (count - 1) / 2
+    log_bias = 0.5 * weights * (math.log(half) - float(torch.tensor(half, dtype=torch.float64).digamma()))
     mean_bias = variance.sum() / (2 * count * prior_std**2)
     return gaussian_kl(mean, variance, 0.0, prior_std**2) - log_bias - mean_bias
 

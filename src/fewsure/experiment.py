@@ -18,6 +18,8 @@ from fewsure.training.schedule import Schedule
 from fewsure.types import Algorithm, Model
 
 DEFAULT_PRESET = "recommended"
+GROUPS = ("algorithm", "data", "network", "training")
+"""The groups of options that make an experiment."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Training:
     """Seed of initialisation, training tasks and noise."""
     chunk_size: int | None = None
     """Tasks held in memory at once; `none` for all. Results do not depend on it."""
+    cuda_graph: bool = True
+    """On a GPU, record an update once and replay it (many times faster). Results do not depend on it."""
 
     def __post_init__(self) -> None:
         require(self.updates >= 1, "updates", "at least 1", self.updates)
@@ -86,9 +90,7 @@ class Experiment:
 
 def from_values(values: Mapping[str, Any], *, source: str, partial: bool = False) -> Experiment:
     """Build an experiment from JSON values; `source` names them in errors."""
-    groups = {}
-    for group in ("algorithm", "data", "network", "training"):
-        groups[group] = dict(values.get(group, {}))
+    groups = {group: dict(values.get(group, {})) for group in GROUPS}
     algorithm, data = groups["algorithm"].pop("name", ""), groups["data"].pop("name", "")
     require_known("algorithm", algorithm, list(ALGORITHMS))
     require_known("data", data, list(DATA))
@@ -118,9 +120,7 @@ def load_preset(name: str, algorithm: str, data: str) -> Experiment:
     if algorithm not in table:
         raise FewsureError(f"preset `{name}` of {data} has no settings for {algorithm}; it has {', '.join(table)}")
     own = table[algorithm]
-    values = {
-        group: {**table.get(group, {}), **own.get(group, {})} for group in ("algorithm", "data", "network", "training")
-    }
+    values = {group: {**table.get(group, {}), **own.get(group, {})} for group in GROUPS}
     values["algorithm"]["name"], values["data"]["name"] = algorithm, data
     return from_values(values | {"preset": name}, source=f"preset {data}/{name}", partial=True)
 

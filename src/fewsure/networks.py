@@ -78,5 +78,6 @@ def unflatten(network: Network, flat: Tensor) -> Params:
     sizes = [math.prod(shape) for shape in network.shapes.values()]
     pieces = torch.split(flat, sizes, dim=-1)
     return {
-        name: piece.unflatten(-1, shape) for (name, shape), piece in zip(network.shapes.items(), pieces, strict=True)
+        name: piece.reshape(*piece.shape[:-1], *shape)
+        for (name, shape), piece in zip(network.shapes.items(), pieces, strict=True)
     }

@@ -24,6 +24,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, program: str, description: str, *, add_help: bool = True) -> None:
         super().__init__(
             prog=program,
+            usage=f"{program} [options]",
             description=inspect.cleandoc(description),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
@@ -51,7 +52,9 @@ def add_options(parser: Parser, kind: type, *, defaults: Any = None, title: str 
         default = getattr(defaults, field.name) if defaults is not None else field.default
         settings, help_text = _parsing(types[field.name]), documents.get(field.name, "")
         if default is dataclasses.MISSING:
+            settings["metavar"] = field.name.rstrip("s").upper()
             group.add_argument(field.name, **settings, help=_escape(help_text))
+            parser.usage = f"{parser.prog} {settings['metavar']}{' …' if 'nargs' in settings else ''} [options]"
         elif types[field.name] is bool:
             action = argparse.BooleanOptionalAction if default or defaults is not None else "store_true"
             shown = f" (default: {'on' if default else 'off'})" if defaults is not None else ""
@@ -82,9 +85,9 @@ def field_documents(kind: type) -> Mapping[str, str]:
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)
     for field, below in zip(definition.body, definition.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
-            if isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
-                documents[field.target.id] = " ".join(below.value.value.split())
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                documents[name] = " ".join(text.split())
     return documents
 
 

@@ -12,6 +12,10 @@ def generator(seed: int, *purpose: str | int, device: torch.device | str = "cpu"
     >>> bool(torch.rand((), generator=a) == torch.rand((), generator=b))
     True
     """
+    return torch.Generator(device).manual_seed(number(seed, *purpose))
+
+
+def number(seed: int, *purpose: str | int) -> int:
+    """The 63-bit number that seeds that generator."""
     key = "/".join(str(part) for part in (seed, *purpose))
-    number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1
-    return torch.Generator(device).manual_seed(number)
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1

@@ -9,7 +9,7 @@ import torch
 
 from fewsure.errors import FewsureError
 from fewsure.evaluation import evaluate
-from fewsure.experiment import Experiment
+from fewsure.experiment import GROUPS, Experiment
 from fewsure.progress import ProgressLine
 from fewsure.training.loop import Progress, train
 from fewsure.training.runs import Run
@@ -23,25 +23,13 @@ class Stopped(Exception):
         self.exit_code = 128 + number
 
 
-def find_device(name: str) -> torch.device:
-    """The device of that name; `auto` is a GPU if there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.zeros((), device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise FewsureError(f"expected --device to be cpu, cuda or auto, but {name!r} cannot be used here") from error
-    return device
-
-
 def start_run(folder: Path, experiment: Experiment, *, resume: bool) -> Run:
     """A new run, or the one that is there if `resume` allows it and its options are the same."""
     if not (resume and (folder / "config.json").exists()):
         return Run.create(folder, experiment)
     run = Run.open(folder)
     there, asked = run.experiment.record(), experiment.record()
-    for group in ("algorithm", "data", "network", "training"):
+    for group in GROUPS:
         for name, value in there[group].items():
             given = asked[group].get(name)
             if given != value:

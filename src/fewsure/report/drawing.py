@@ -1,4 +1,4 @@
-"""What all figures share: they are matplotlib Figure objects alone, so no window system and no global state is needed."""
+"""What all figures share. They are matplotlib's Figure objects alone: no window system, no global state."""
 
 import io
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ WIDTH = 12.0
 DOTS_PER_INCH = 150
 QUIET = "#666666"
 """The colour of what is no run's."""
-LONGEST_LABEL = 28
+LONGEST_LABEL = 24
 
 
 def figure_png(figure: Figure) -> bytes:
@@ -26,12 +26,14 @@ def figure_png(figure: Figure) -> bytes:
 
 
 def plain(label: str) -> str:
-    r"""A label as matplotlib shows it literally (it takes $ for mathematics, and hides what begins with _), not too long.
+    r"""A label that matplotlib shows as it is: it takes $ for mathematics and hides what begins with _.
+
+    A long one loses its middle.
 
     >>> plain("_cost in $")
     ' _cost in \\$'
     >>> plain("a-run-with-quite-a-long-name-and-seed-17")
-    'a-run-with-qu…me-and-seed-17'
+    'a-run-with-…-and-seed-17'
     """
     if len(label) > LONGEST_LABEL:
         half = LONGEST_LABEL // 2

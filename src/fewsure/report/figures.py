@@ -48,31 +48,35 @@ def predictions_figure(predictions: Sequence[UnseenTasks], styles: Sequence[RunS
 
 
 def comparison_figure(results: Sequence[Mapping[str, Any]], styles: Sequence[RunStyle]) -> Figure:
-    """MSE, reliability diagram, ECE and MCE of evaluations; the paper's figures below ours, in the same colour."""
+    """MSE, ECE and MCE, and reliability of evaluations; the paper's figures below ours, in the same colour."""
     bars = _bars(results, styles)
     figure = Figure(figsize=(WIDTH, max(4.2, 0.5 * len(bars) + 2.2)), layout="constrained")
-    error, reliability, calibration = figure.subplots(1, 3)
+    error = figure.add_subplot(1, 3, 1)
+    calibration = figure.add_subplot(1, 3, 2, sharey=error)
+    reliability = figure.add_subplot(1, 3, 3)
 
     for position, bar in enumerate(bars):
         _draw_bar(error, bar, position, 0.7, bar.mse, "{:.2f}")
         _draw_bar(calibration, bar, position - 0.2, 0.36, bar.ece, "ECE {:.3f}")
         _draw_bar(calibration, bar, position + 0.2, 0.36, bar.mce, "MCE {:.3f}")
+    error.set_yticks(range(len(bars)), [plain(bar.label) for bar in bars])
+    error.invert_yaxis()
+    calibration.tick_params(labelleft=False)
     for axes in (error, calibration):
-        axes.set_yticks(range(len(bars)), [plain(bar.label) for bar in bars])
-        axes.invert_yaxis()
         axes.set_xlim(0, 1.4 * axes.dataLim.x1)  # room for the numbers behind the bars
         tidy(axes, grid="x")
-    error.set(title="Error", xlabel="mean squared error (lower is better)")
-    calibration.set(title="Calibration", xlabel="calibration error (lower is better)")
+    error.set(title="Error (lower is better)", xlabel="mean squared error")
+    calibration.set(title="Calibration (lower is better)", xlabel="calibration error")
 
     curves = [Line2D([0, 1], [0, 1], color=QUIET, linestyle="--", linewidth=1, label="perfectly calibrated")]
     for bar in bars:
-        line = ":" if bar.is_paper else "-"
-        curves.append(Line2D(LEVELS, bar.observed, color=bar.colour, linestyle=line, linewidth=2, label=plain(bar.label)))
+        curve = Line2D(LEVELS, bar.observed, color=bar.colour, linewidth=2, label=plain(bar.label))
+        curve.set_linestyle(":" if bar.is_paper else "-")
+        curves.append(curve)
     for curve in curves:
         reliability.add_line(curve)
-    reliability.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title="Reliability")
-    reliability.set(xlabel="expected probability (quantile level)", ylabel="observed probability")
+    reliability.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title="Reliability", xlabel="expected probability")
+    reliability.set_ylabel("observed probability")
     tidy(reliability)
     legend_below(figure, curves, columns=5)
     return figure
@@ -145,7 +149,7 @@ def _prediction_rows(predictions: Sequence[UnseenTasks]) -> list[list[int]]:
 
 
 def _has_spread(run: UnseenTasks) -> bool:
-    return run.predictions.shape[1] > 1
+    return len(run.predictions[0]) > 1
 
 
 def _draw_truth(axes: Axes, run: UnseenTasks, task: int) -> None:

@@ -20,9 +20,16 @@ class RunStyle(NamedTuple):
 VERMILLION, BLUE, GREEN, ORANGE, PURPLE, SKY = "#D55E00", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
 DARKER = ("#5F2A00", "#003A5C", "#00513B", "#735000", "#70405B", "#1F5F85")
 
-ALGORITHM_COLOURS = {"simpa": VERMILLION, "maml": BLUE, "platipus": GREEN, "bmaml": ORANGE, "abml": PURPLE}
+ALGORITHM_COLOURS = {
+    "simpa": VERMILLION,
+    "maml": BLUE,
+    "platipus": GREEN,
+    "bmaml": ORANGE,
+    "abml": PURPLE,
+    "vampire": SKY,
+}
 """Each algorithm's own colour, in every figure of every report."""
-SPARE_COLOURS = (SKY, GREEN, ORANGE, PURPLE, BLUE, VERMILLION, *DARKER)
+SPARE_COLOURS = (GREEN, PURPLE, SKY, ORANGE, BLUE, VERMILLION, *DARKER)
 """For a second run of an algorithm, and for algorithms that have no colour of their own."""
 
 
@@ -44,11 +51,11 @@ def run_styles(algorithms: Sequence[str], folders: Sequence[Path]) -> list[RunSt
 
 def display_name(algorithm: str) -> str:
     """An algorithm's name as papers spell it."""
-    return SINE_LINE_5_SHOT[algorithm].name if algorithm in SINE_LINE_5_SHOT else algorithm
+    return SINE_LINE_5_SHOT[algorithm].name if algorithm in SINE_LINE_5_SHOT else algorithm.upper()
 
 
 def _colours(algorithms: Sequence[str]) -> list[str]:
     own = {algorithm: ALGORITHM_COLOURS[algorithm] for algorithm in algorithms if algorithm in ALGORITHM_COLOURS}
     spare = cycle([colour for colour in SPARE_COLOURS if colour not in own.values()])
     # The first run of an algorithm takes its colour out of `own`; those after it find none there.
-    return [own.pop(algorithm, None) or next(spare) for algorithm in algorithms]
+    return [own.pop(algorithm, "") or next(spare) for algorithm in algorithms]

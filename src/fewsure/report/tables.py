@@ -1,22 +1,31 @@
 """Evaluations as a table: plain text for a terminal or a pipe, and the rows that the page shows."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fewsure.report.reference import PRINTED_TASKS, Printed, printed_once
 
 HEADERS = ("method", "tasks", "samples", "MSE ± 95 %", "NLL ± 95 %", "ECE [95 %]", "MCE [95 %]")
 ABSENT = "–"
+_ABSENT_MEAN = f"{ABSENT:>3}"
 COUNTS = slice(1, 3)
 """The columns of whole numbers."""
 
 
+class TableRow(NamedTuple):
+    """The cells of a row, padded so that decimal points stand below each other."""
+
+    cells: tuple[str, ...]
+    is_headline: bool = False
+    """Measured here by the headline protocol; else it is the paper's, or has observation noise added."""
+
+
 def evaluation_table(results: Sequence[Mapping[str, Any]]) -> str:
-    """Objects as `evaluate` returns them, one row each, and the paper's figures below each method that it prints.
+    """Objects as `evaluate` returns them, one row each, and below it the same with noise, and the paper's figures.
 
     A result's `label`, if it has one, names its row; else its algorithm does.
     """
-    rows = [HEADERS, *evaluation_rows(results)]
+    rows = [HEADERS, *(row.cells for row in evaluation_rows(results))]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     counts = range(len(HEADERS))[COUNTS]
     lines = (
@@ -29,11 +38,13 @@ def evaluation_table(results: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def evaluation_rows(results: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """The cells of the table, padded so that decimal points stand below each other."""
+def evaluation_rows(results: Sequence[Mapping[str, Any]]) -> list[TableRow]:
+    """The table below its headers."""
     rows = []
     for result, printed in zip(results, printed_once(results), strict=True):
-        rows.append(_our_row(result))
+        rows.append(_headline_row(result))
+        if "with_noise" in result:
+            rows.append(_noise_row(result))
         if printed is not None:
             rows.append(_paper_row(printed))
     return rows
@@ -48,9 +59,9 @@ def mean_cell(mean: Mapping[str, float]) -> str:
     return f"{mean['mean']:7.3f} ± {mean['ci95']:.3f}"
 
 
-def _our_row(result: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        str(result.get("label", result["algorithm"])),
+def _headline_row(result: Mapping[str, Any]) -> TableRow:
+    cells = (
+        _name(result),
         f"{result['tasks']:,}",
         f"{result['samples']:,}",
         mean_cell(result["mse"]),
@@ -58,11 +69,23 @@ def _our_row(result: Mapping[str, Any]) -> tuple[str, ...]:
         _interval_cell(result["ece"], result["ece_ci95"]),
         _interval_cell(result["mce"], result["mce_ci95"]),
     )
+    return TableRow(cells, is_headline=True)
 
 
-def _paper_row(printed: Printed) -> tuple[str, ...]:
+def _noise_row(result: Mapping[str, Any]) -> TableRow:
+    noisy = result["with_noise"]
+    errors = (_interval_cell(noisy[name], noisy[f"{name}_ci95"]) for name in ("ece", "mce"))
+    return TableRow((f"{_name(result)} + noise", f"{result['tasks']:,}", ABSENT, _ABSENT_MEAN, _ABSENT_MEAN, *errors))
+
+
+def _name(result: Mapping[str, Any]) -> str:
+    return str(result.get("label", result["algorithm"]))
+
+
+def _paper_row(printed: Printed) -> TableRow:
     name, mse = f"paper: {printed.name}", f"{printed.mse:6.2f}"
-    return name, f"{PRINTED_TASKS:,}", ABSENT, mse, f"{ABSENT:>3}", f"{printed.ece:.4f}", f"{printed.mce:.4f}"
+    ece, mce = f"{printed.ece:.4f}", f"{printed.mce:.4f}"
+    return TableRow((name, f"{PRINTED_TASKS:,}", ABSENT, mse, _ABSENT_MEAN, ece, mce))
 
 
 def _interval_cell(value: float, interval: Sequence[float]) -> str:

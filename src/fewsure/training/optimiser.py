@@ -11,17 +11,21 @@ class Optimiser:
 
     def __init__(self, meta: Parts) -> None:
         self._leaves = {f"{part}/{name}": value for part, params in meta.items() for name, value in params.items()}
-        self._adam = torch.optim.Adam(list(self._leaves.values()))
+        device = next(iter(self._leaves.values())).device
+        self._lr = torch.zeros((), device=device)
+        self._adam = torch.optim.Adam(list(self._leaves.values()), lr=self._lr, capturable=device.type == "cuda")
 
-    def step(self, gradient: Parts, lr: float, clip_norm: float | None = None) -> Tensor:
+    def set_learning_rate(self, lr: float) -> None:
+        """The learning rate of the steps that follow."""
+        self._lr.fill_(lr)
+
+    def step(self, gradient: Parts, clip_norm: float | None = None) -> Tensor:
         """One step of Adam; the gradient's norm over all groups, before it is scaled down to at most `clip_norm`."""
         for part, params in gradient.items():
             for name, value in params.items():
                 self._leaves[f"{part}/{name}"].grad = value
         limit = float("inf") if clip_norm is None else clip_norm
         norm = torch.nn.utils.clip_grad_norm_(self._leaves.values(), limit)
-        for group in self._adam.param_groups:
-            group["lr"] = lr
         self._adam.step()
         return norm
 

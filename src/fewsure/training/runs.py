@@ -39,9 +39,11 @@ class Checkpoint(NamedTuple):
 class Run:
     """One run folder."""
 
-    def __init__(self, folder: Path, experiment: Experiment) -> None:
+    def __init__(self, folder: Path, experiment: Experiment, version: str) -> None:
         self.folder = folder
         self.experiment = experiment
+        self.version = version
+        """Of fewsure, that started the run."""
 
     @classmethod
     def create(cls, folder: Path, experiment: Experiment) -> "Run":
@@ -53,7 +55,7 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         record = {"format": FORMAT, "version": __version__} | experiment.record()
         write_atomically(folder / "config.json", json.dumps(record, indent=1) + "\n")
-        return cls(folder, experiment)
+        return cls(folder, experiment, __version__)
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -72,7 +74,7 @@ class Run:
                 f"{folder} has run format {written!r} (version {version}), but this version reads {FORMAT}; "
                 f"use fewsure {version}, or train the run anew"
             )
-        return cls(folder, from_values(record, source=str(config)))
+        return cls(folder, from_values(record, source=str(config)), str(record.get("version")))
 
     def initial(self) -> Checkpoint:
         """Where training starts."""
@@ -143,6 +145,11 @@ class Run:
     def save_evaluation(self, summary: dict[str, Any], records: dict[str, Tensor]) -> None:
         write_atomically(self.folder / "evaluation.safetensors", save(records))
         write_atomically(self.folder / "evaluation.json", json.dumps(summary, indent=1) + "\n")
+
+    def forget_evaluation(self) -> None:
+        """Remove what was found of earlier meta-parameters."""
+        for name in ("evaluation.json", "evaluation.safetensors"):
+            (self.folder / name).unlink(missing_ok=True)
 
     def evaluation(self) -> dict[str, Any] | None:
         """What the last `fewsure evaluate` found, if there was one."""

@@ -1,0 +1,96 @@
+"""VAMPIRE (Nguyen, Do and Carneiro, 2020, "Uncertainty in model-agnostic meta-learning using variational inference").
+
+prior of a task's weights:  p(w; θ) = N(μ_θ, diag σ_θ²), whose parameters are what is meta-learned
+likelihood:                 p(y | x, w) ∝ exp(−ℓ(y, f(x; w)) / τ)
+posterior of a task:        q(w; λ) = N(μ_λ, diag σ_λ²), λ starting at θ
+lower level:  λ descends the variational free energy of the m support examples (here per example, and times τ)
+                  E_q[ℓ(support)]  +  (β τ / m) KL[q(w; λ) ‖ p(w; θ)]
+upper level:  θ minimises the expected negative log-likelihood of the query examples (likewise),
+                  E_{q(w; λ_K)}[ℓ(query)]
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fewsure.adaptation import descend, detach
+from fewsure.errors import require
+from fewsure.posteriors import outputs
+from fewsure.posteriors.gaussian import GaussianPosterior, divergence, expected_loss
+from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
+
+
+@dataclass(frozen=True)
+class Vampire:
+    """Variational inference in MAML (VAMPIRE; Nguyen et al., 2020): a learned Gaussian prior of a task's weights.
+
+    Lower level, k = 1..K, from λ_0 = θ:   λ_k = λ_{k-1} − α ∇ { E_q[ℓ(support)] + (β τ/m) KL[q(w; λ_{k-1}) ‖ p(w; θ)] }
+    Upper level:                           min_θ E_task E_{q(w; λ_K)}[ℓ(query)]
+
+    ℓ is the mean loss of the examples, and a label's likelihood is proportional to exp(−ℓ/τ).
+    """
+
+    inner_lr: float = 1e-2
+    """α, the step size of adaptation, for means and logarithms of standard deviations alike."""
+    inner_steps: int = 5
+    """K, gradient steps per task."""
+    first_order: bool = True
+    """Take the inner gradients as constants (cheaper); off, differentiate through them."""
+    temperature: float = 1.0
+    """τ, the scale of the loss in the likelihood: 1 if the loss is a cross-entropy, 2σ² if it is a squared error and
+    the labels carry noise of standard deviation σ."""
+    kl_weight: float = 1.0
+    """β, the weight of KL[q ‖ p]; 1 is the paper's objective."""
+    train_samples: int = 5
+    """Samples of w per task and step in training."""
+    initial_std: float = 0.05
+    """Standard deviation of every weight in the prior before training."""
+
+    def __post_init__(self) -> None:
+        for name in ("inner_lr", "temperature", "initial_std"):
+            value = getattr(self, name)
+            require(0 < value < float("inf"), name, "a number above 0", value)
+        for name in ("inner_steps", "train_samples"):
+            require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        require(0 <= self.kl_weight < float("inf"), "kl_weight", "a number of at least 0", self.kl_weight)
+
+    def init(self, model: Model, generator: torch.Generator) -> Parts:
+        return GaussianPosterior(model.network).init(generator, self.initial_std)
+
+    def noise(self, model: Model) -> NoiseSpec:
+        levels = self.inner_steps + 1  # the last one is the upper level's
+        return NoiseSpec(task={"weights": GaussianPosterior(model.network).draw(levels, self.train_samples)})
+
+    def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
+        family = GaussianPosterior(model.network)
+        return family.groups(self._optimise_lower_level(family.vectors(meta), model, support, noise))
+
+    def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
+        prior = GaussianPosterior(model.network).vectors(meta)
+        posterior = self._optimise_lower_level(prior, model, task.support, noise)
+        loss = expected_loss(posterior, model, task.query, noise["weights"][-1])
+        return loss, {"loss": loss, "kl": divergence(posterior, prior), "std": posterior["log_std"].mean().exp()}
+
+    def prediction_noise(self, model: Model, samples: int) -> Mapping[str, Draw]:
+        return {"weights": GaussianPosterior(model.network).draw(samples)}
+
+    def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
+        family = GaussianPosterior(model.network)
+        return outputs(model.network, family.sample(family.vectors(posterior), noise["weights"]), x)
+
+    def _optimise_lower_level(self, prior: Params, model: Model, support: Batch, noise: Noise) -> Params:
+        anchor = detach(prior) if self.first_order else prior
+        scale = self.kl_weight * self.temperature / support.x.shape[0]
+
+        def free_energy(posterior: Params, step: int) -> Tensor:
+            loss = expected_loss(posterior, model, support, noise["weights"][step])
+            return loss + scale * divergence(posterior, anchor)
+
+        posterior = prior  # λ ← θ
+        for step in range(self.inner_steps):
+            objective = partial(free_energy, step=step)
+            posterior = descend(objective, posterior, self.inner_lr, first_order=self.first_order)
+        return posterior

@@ -1,0 +1,28 @@
+"""Devices: choosing one, and what to call it in a record."""
+
+import torch
+
+from fewsure.errors import FewsureError
+from fewsure.types import Parts
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; `auto` is a GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros((), device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise FewsureError(f"expected --device to be cpu, cuda or auto, but {name!r} cannot be used here") from error
+    return device
+
+
+def device_of(meta: Parts) -> torch.device:
+    """Where meta-parameters are."""
+    return next(iter(next(iter(meta.values())).values())).device
+
+
+def device_name(device: torch.device) -> str:
+    """`cpu`, or the GPU's own name."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

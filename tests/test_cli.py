@@ -1,0 +1,152 @@
+"""The command line as a user meets it: results on standard output, one line and exit code 2 for what is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fewsure.cli import COMMANDS, main
+
+TINY = ["--updates", "6", "--tasks", "3", "--device", "cpu"]
+TINY_SIMPA = ["simpa", "--latent", "3", "--generator-hidden", "4", "--kl-samples", "6", *TINY]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "simpa"
+    assert main(["train", *TINY_SIMPA, "--out", str(folder)]) == 0
+    return folder
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_train_evaluate_report(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert {path.name for path in run.iterdir()} >= {"config.json", "metrics.jsonl", "checkpoint.safetensors"}
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--tasks", "30", "--json"]) == 0
+    printed = capsys.readouterr()
+    summary = json.loads(printed.out)
+    assert printed.err == ""
+    assert summary["algorithm"] == "simpa"
+    assert summary["data"] == "sine-line"
+    assert (summary["shot"], summary["tasks"], summary["samples"], summary["device"]) == (5, 30, 32, "cpu")
+    assert set(summary["mse"]) == set(summary["nll"]) == {"mean", "ci95"}
+    assert json.loads((run / "evaluation.json").read_text()) == summary
+    assert main(["report", str(run), "--out", str(tmp_path / "report.html")]) == 0
+    assert (tmp_path / "report.html").is_file()
+    assert list((tmp_path / "report_files").glob("*.png"))
+
+
+def test_the_same_seed_evaluates_to_the_same_numbers(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    results = []
+    for seed in ("0", "0", "1"):
+        assert main(["evaluate", str(run), "--tasks", "20", "--seed", seed, "--json"]) == 0
+        results.append(json.loads(capsys.readouterr().out)["mse"]["mean"])
+    assert results[0] == results[1] != results[2]
+
+
+def test_resume_of_a_finished_run_changes_nothing(run: Path) -> None:
+    before = (run / "checkpoint.safetensors").read_bytes()
+    assert main(["train", "simpa", "--out", str(run), "--resume", "--device", "cpu"]) == 0
+    assert (run / "checkpoint.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "did you mean 'train'?"),
+        (["train"], "one of simpa, maml"),
+        (["train", "mamml"], "did you mean 'maml'?"),
+        (["train", "maml", "--lr", "-0.1"], "expected `lr` to be a number above 0, but got -0.1"),
+        (["train", "maml", "--lr", "nan"], "expected `lr` to be a number above 0"),
+        (["train", "maml", "--lr", "fast"], "invalid float value: 'fast'"),
+        (["train", "maml", "--inner-lr", "-1"], "expected `inner_lr` to be a number above 0"),
+        (["train", "maml", "--shot", "0"], "expected `shot` to be at least 1"),
+        (["train", "simpa", "--epsilon", "0"], "expected `epsilon` to be a probability in (0, 1]"),
+        (["train", "simpa", "--epsilon", "1.5"], "expected `epsilon` to be a probability in (0, 1]"),
+        (["train", "simpa", "--kl", "exact"], "invalid choice: 'exact'"),
+        (["train", "simpa", "--kl-sample", "3"], "did you mean --kl-samples?"),
+        (["train", "simpa", "--data", "sines"], "expected `data` to be one of sine-line"),
+        (["train", "simpa", "--preset", "papers"], "did you mean 'paper'?"),
+        (["train", "maml", "--device", "abacus"], "'abacus' cannot be used here"),
+        (["train", "maml", "--checkpoint-every", "0"], "expected `checkpoint_every`"),
+        (["evaluate"], "the following arguments are required: RUN"),
+        (["evaluate", "nowhere"], "nowhere is not a run"),
+        (["evaluate", "nowhere", "--tasks", "1"], "expected `tasks` to be at least 2"),
+        (["report", "nowhere"], "nowhere is not a run"),
+    ],
+)
+def test_bad_input_ends_in_one_line_and_writes_nothing(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 1
+    assert message in printed.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_output_folder_that_holds_something_is_left_as_it_is(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    capsys.readouterr()
+    for folder, message in ((run, "already holds a run"), (tmp_path, "a new or empty folder")):
+        before = snapshot(folder)
+        assert main(["train", *TINY_SIMPA, "--out", str(folder)]) == 2
+        assert message in capsys.readouterr().err
+        assert snapshot(folder) == before
+
+
+def test_a_resumed_run_refuses_other_options(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = snapshot(run)
+    capsys.readouterr()
+    assert main(["train", "simpa", "--out", str(run), "--resume", "--lr", "0.5"]) == 2
+    assert "`lr` is 0.001" in capsys.readouterr().err
+    assert main(["train", "maml", "--out", str(run), "--resume"]) == 2
+    assert "is a run of simpa" in capsys.readouterr().err
+    assert snapshot(run) == before
+
+
+def test_a_checkpoint_cut_short_is_one_line_and_left_as_it_is(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in run.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes()[: 200 if path.suffix == ".safetensors" else None])
+    before = snapshot(copy)
+    capsys.readouterr()
+    for arguments in (["evaluate", str(copy)], ["train", "simpa", "--out", str(copy), "--resume"]):
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert "damaged or cut short" in error
+        assert len(error.splitlines()) == 1
+        assert snapshot(copy) == before
+
+
+def test_debug_shows_where_an_error_came_from() -> None:
+    from fewsure.errors import FewsureError
+
+    with pytest.raises(FewsureError):
+        main(["evaluate", "nowhere", "--debug"])
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "--help", "--version"])
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if command.startswith("--"):
+        assert main([command]) == 0
+    else:
+        with pytest.raises(SystemExit) as exit_code:
+            main([command, "--help"])
+        assert exit_code.value.code == 0
+        assert "examples:" in capsys.readouterr().out
