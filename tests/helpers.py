@@ -20,7 +20,14 @@ MODEL = regression(Mlp((1, 5, 1)))
 
 def small_simpa(**options: object) -> Simpa:
     settings = {"latent": 3, "generator_hidden": (4, 6), "critic_hidden": (5,), "kl_samples": 5, "warm_up_tasks": 0}
-    settings |= {"inner_steps": 2, "inner_lr": 0.01, "critic_lr": 0.01}
+    settings |= {
+        "first_order": True,
+        "form": "paper",
+        "train_samples": 1,
+        "inner_steps": 2,
+        "inner_lr": 0.01,
+        "critic_lr": 0.01,
+    }
     return Simpa(**(settings | options))  # type: ignore[arg-type]
 
 

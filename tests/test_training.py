@@ -78,7 +78,7 @@ def test_metrics_hold_every_term_of_the_bound(tmp_path: Path) -> None:
     trained(tmp_path / "run", small_simpa(kl="critic"))
     lines = Run.open(tmp_path / "run").metrics()
     assert [line["update"] for line in lines] == [2, 4, 5, 6, 8, 10, 12]
-    terms = {"loss", "clipped_loss", "R_i", "R_0", "bound", "kl", "critic", "gradient_norm"}
+    terms = {"loss", "clipped_loss", "R_i", "R_0", "bound", "kl", "critic", "gradient_norm", "skipped"}
     assert terms | {"update", "device", "seconds", "tasks_per_second"} == set(lines[0])
     for line in lines:
         assert line["bound"] == pytest.approx(line["clipped_loss"] + line["R_i"] + line["R_0"], rel=1e-5)
@@ -107,6 +107,18 @@ def test_diverging_training_stops_with_the_last_good_checkpoint(tmp_path: Path) 
     with pytest.raises(FewsureError, match=r"diverged.*`loss` is not finite"):
         train(run, CPU, log_every=1)
     assert not run.has_checkpoint
+
+
+def test_an_update_whose_gradient_is_not_finite_is_skipped_and_counted() -> None:
+    meta = {"a": {"w": torch.ones(2)}}
+    optimiser = Optimiser(meta)
+    optimiser.set_learning_rate(0.1)
+    norm = optimiser.step({"a": {"w": torch.tensor([1.0, float("nan")])}}, clip_norm=1.0)
+    assert not bool(norm.isfinite())
+    assert torch.equal(meta["a"]["w"], torch.ones(2))
+    optimiser.step({"a": {"w": torch.tensor([1.0, -1.0])}}, clip_norm=1.0)
+    assert bool((meta["a"]["w"] != 1).all())
+    assert bool(meta["a"]["w"].isfinite().all())
 
 
 @pytest.mark.parametrize("cut", [0, 5, 100, -10])

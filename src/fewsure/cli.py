@@ -17,6 +17,7 @@ from fewsure.options import Parser, add_options, first_line, from_namespace
 from fewsure.quickstart import quickstart
 from fewsure.report.page import write_report
 from fewsure.report.tables import evaluation_table
+from fewsure.reproduce import TARGETS, Reproduction
 from fewsure.training.runs import Run
 from fewsure.version import __version__
 from fewsure.workflow import Stopped, evaluate_run, start_run, train_run
@@ -114,6 +115,38 @@ class Quickstart(Common):
     """Unseen tasks for the comparison."""
     seed: int = 0
     """Seed of training and of the unseen tasks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduce(Common):
+    """Run an experiment for all its entries: tune on validation tasks, train, evaluate on unseen tasks, write it up.
+
+    `regression` is section 5.1 and Figure 2 of the paper: every method with the same number of updates and of tuning
+    trials. `ablation` changes one part of SImPa's recipe at a time. What is finished is not done again, so an
+    interrupted command goes on where it stopped, and several may work on different entries of one folder.
+
+    examples:
+      fewsure reproduce regression --device cuda                       the full setting
+      fewsure reproduce regression --budget 0.05 --seeds 1             a look at it on a CPU
+      fewsure reproduce regression --only simpa maml --device cuda     some methods now, the others later
+    """
+
+    target: str
+    """The experiment: `regression` or `ablation`."""
+    only: tuple[str, ...] = ()
+    """Methods (or variants) to run now; all if none is named."""
+    budget: float = 1.0
+    """Multiplies the number of updates of every training."""
+    seeds: int = 3
+    """Trainings of each entry, with seeds 0, 1, …"""
+    tasks: int = 1000
+    """Test tasks."""
+    out: Path | None = None
+    """Where the runs and the report go; `runs/TARGET` if none."""
+    results: Path | None = None
+    """Where the list of result objects goes; `results.json` in --out if none."""
+    page: Path | None = None
+    """Where the results go as a Markdown page; `results.md` in --out if none."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -222,6 +255,25 @@ def _quickstart(command: Quickstart) -> None:
         print(_WHAT_NEXT.format(out=command.out))
 
 
+def _reproduce(command: Reproduce) -> None:
+    require_known("target", command.target, list(TARGETS))
+    require(0 < command.budget < float("inf"), "budget", "a number above 0", command.budget)
+    require(command.seeds >= 1, "seeds", "at least 1", command.seeds)
+    require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
+    entries, compare = TARGETS[command.target]
+    for entry in command.only:
+        require_known("only", entry, list(entries()))
+    out = command.out or Path("runs") / command.target
+    device = find_device(command.device)
+    reproduction = Reproduction(out, device, command.budget, command.seeds, command.tasks, command.json)
+    for entry in command.only or entries():
+        compare(reproduction, entry)
+    rows = reproduction.write(
+        command.target, command.results or out / "results.json", command.page or out / "results.md"
+    )
+    print(json.dumps(rows) if command.json else evaluation_table(rows))
+
+
 _WHAT_NEXT = """
 figures        {out}/report.html and {out}/report_files/
 results        {out}/results.json
@@ -249,4 +301,5 @@ COMMANDS: dict[str, tuple[type[Common], Callable[[list[str]], None]]] = {
     "train": (Train, _train),
     "evaluate": (Evaluate, _parsed("evaluate", Evaluate, _evaluate)),
     "report": (Report, _parsed("report", Report, _report)),
+    "reproduce": (Reproduce, _parsed("reproduce", Reproduce, _reproduce)),
 }

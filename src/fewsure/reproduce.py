@@ -1,95 +1,120 @@
 """The paper's experiments from one command: tune on validation tasks, train, evaluate on test tasks, write it all up.
 
-Every method gets the same number of updates and the same number of tuning trials, which differ in the options that
-`presets/DATA/trials.toml` lists. The trial with the lowest validation NLL (a proper score: it rewards both small errors
-and honest spread) is trained in full for each seed and evaluated once on the test tasks. What is done is not done
-again, so a command that was interrupted, or that is run for some methods at a time, goes on where the last one stopped.
+`regression` compares methods. Each gets the same number of updates and the same number of tuning trials, which differ
+in the options that `trials/sine-line.toml` lists. The trial with the lowest validation NLL (a proper score: it rewards
+small errors and honest spread) is trained in full for each seed and evaluated once on the test tasks.
+
+`ablation` compares variants of SImPa that differ in one part of its recipe (`trials/ablation.toml`), without tuning, on
+validation tasks.
+
+What is finished is not done again, so a command that was interrupted, or that is run for some entries at a time, goes
+on where the last one stopped.
 """
 
 import dataclasses
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fewsure.errors import FewsureError
+from fewsure.errors import require_known
 from fewsure.evaluation import evaluate
 from fewsure.experiment import GROUPS, Experiment, load_preset
 from fewsure.files import write_atomically
+from fewsure.report.page import write_report
+from fewsure.report.results_page import results_page
 from fewsure.training.runs import Run
 from fewsure.workflow import evaluate_run, start_run, train_run
 
+DATA = "sine-line"
 TRIAL_SHARE = 0.2
 """Updates of a tuning trial, as a share of the full training's."""
 VALIDATION_TASKS = 500
 
+Table = dict[str, dict[str, Any]]
+
 
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
-    """One experiment of the paper for several methods, in a folder."""
+    """One experiment in a folder: a sub-folder for each entry (a method or a variant), in it a run for each seed."""
 
-    data: str
     folder: Path
     device: torch.device
     budget: float
     """Multiplies the number of updates of every training."""
+    seeds: int
     tasks: int
-    """Test tasks."""
+    """Tasks of the final evaluation."""
     quiet: bool = False
 
-    def run(self, method: str, seeds: int) -> None:
-        """Tune, train and evaluate a method."""
-        best = self.tuned(method)
-        for seed in range(seeds):
-            run = self._train(self.folder / method / f"seed-{seed}", self._budgeted(best, 1.0, seed))
+    def compare_method(self, method: str) -> None:
+        """Tune a method on validation tasks, train it for every seed, and evaluate it on test tasks."""
+        scores = []
+        for number, experiment in enumerate(trials(method)):
+            run = self._train(self.folder / method / f"trial-{number}", experiment, TRIAL_SHARE, seed=0)
+            scores.append((self._validate(run)["nll"]["mean"], number, experiment))
+        tuned = min(scores, key=lambda score: score[:2])[2]
+        for seed in range(self.seeds):
+            run = self._train(self.folder / method / f"seed-{seed}", tuned, 1.0, seed)
             if run.evaluation() is None:
                 evaluate_run(run, self.device, tasks=self.tasks, seed=0, quiet=self.quiet)
 
-    def tuned(self, method: str) -> Experiment:
-        """The trial of a method that does best on validation tasks."""
-        scores = []
-        for number, experiment in enumerate(trials(method, self.data)):
-            run = self._train(self.folder / method / f"trial-{number}", self._budgeted(experiment, TRIAL_SHARE, seed=0))
-            scores.append((self._validate(run)["nll"]["mean"], number, experiment))
-        return min(scores, key=lambda score: score[:2])[2]
+    def compare_variant(self, variant: str) -> None:
+        """Train a variant of SImPa for every seed, and evaluate it on validation tasks, from which one may choose."""
+        for seed in range(self.seeds):
+            run = self._train(self.folder / variant / f"seed-{seed}", variants()[variant], 1.0, seed)
+            if run.evaluation() is None:
+                evaluate_run(run, self.device, tasks=self.tasks, seed=0, stream="validation", quiet=self.quiet)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One object per method and seed that is finished: the evaluation, with what it took."""
+        """One object per entry and seed that is finished: the evaluation, with what it took."""
         rows = []
-        for run in self.finished():
-            evaluation = run.evaluation()
-            assert evaluation is not None
+        for run in self._finished():
             training = run.experiment.training
-            rows.append(
-                evaluation
-                | {
-                    "train_seed": training.seed,
-                    "updates": training.updates,
-                    "train_seconds": run.metrics()[-1]["seconds"],
-                    "preset": run.experiment.preset,
-                }
-            )
+            facts = {
+                "label": run.folder.parent.name,
+                "train_seed": training.seed,
+                "updates": training.updates,
+                "train_seconds": run.metrics()[-1]["seconds"],
+                "preset": run.experiment.preset,
+            }
+            rows.append((run.evaluation() or {}) | facts)
         return rows
 
-    def finished(self) -> list[Run]:
-        """The runs that have been evaluated on test tasks, in the order of methods and seeds."""
-        evaluated = sorted(self.folder.glob("*/seed-*/evaluation.json"))
-        return [Run.open(file.parent) for file in evaluated]
+    def write(self, target: str, results: Path, page: Path) -> list[dict[str, Any]]:
+        """Write the list of result objects, the Markdown page and the report of the first seeds; the list."""
+        rows = self.rows()
+        for path in (results, page):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(results, json.dumps(rows, indent=1) + "\n")
+        write_atomically(page, results_page(rows, self._tuning(), target))
+        first_seeds = [run for run in self._finished() if run.experiment.training.seed == 0]
+        write_report(first_seeds, self.folder / "report.html", self.device, tasks=self.tasks, seed=0, quiet=self.quiet)
+        return rows
 
-    def _train(self, folder: Path, experiment: Experiment) -> Run:
-        run = start_run(folder, experiment, resume=True)
+    def _tuning(self) -> list[dict[str, Any]]:
+        """What each trial found on validation tasks."""
+        tuning = []
+        for file in sorted(self.folder.glob("*/trial-*/validation.json")):
+            run = Run.open(file.parent)
+            number = int(file.parent.name.removeprefix("trial-"))
+            options = _read("sine-line.toml")[file.parent.parent.name][number]
+            tuning.append(self._validate(run) | {"trial": number, "options": options})
+        return tuning
+
+    def _finished(self) -> list[Run]:
+        return [Run.open(file.parent) for file in sorted(self.folder.glob("*/seed-*/evaluation.json"))]
+
+    def _train(self, folder: Path, experiment: Experiment, share: float, seed: int) -> Run:
+        updates = max(1, round(experiment.training.updates * share * self.budget))
+        training = dataclasses.replace(experiment.training, updates=updates, seed=seed)
+        run = start_run(folder, dataclasses.replace(experiment, training=training), resume=True)
         train_run(run, self.device, quiet=self.quiet)
         return run
-
-    def _budgeted(self, experiment: Experiment, share: float, seed: int) -> Experiment:
-        updates = max(1, round(experiment.training.updates * share * self.budget))
-        return dataclasses.replace(
-            experiment, training=dataclasses.replace(experiment.training, updates=updates, seed=seed)
-        )
 
     def _validate(self, run: Run) -> dict[str, Any]:
         file = run.folder / "validation.json"
@@ -101,22 +126,37 @@ class Reproduction:
         return found
 
 
-def trials(method: str, data: str) -> list[Experiment]:
+def trials(method: str) -> list[Experiment]:
     """The settings among which a method is tuned: the recommended preset with the options of each trial on top."""
-    file = resources.files("fewsure") / "presets" / data / "trials.toml"
-    table = tomllib.loads(file.read_text(encoding="utf-8"))
-    if method not in table:
-        raise FewsureError(f"expected a method of {', '.join(table)}, but got {method!r}")
-    base = load_preset("recommended", method, data)
-    return [_changed(base, options, f"trial {number}") for number, options in enumerate(table[method])]
+    tables = _read("sine-line.toml")
+    require_known("only", method, list(tables))
+    base = load_preset("recommended", method, DATA)
+    return [_changed(base, options, f"trial {number}") for number, options in enumerate(tables[method])]
+
+
+def variants() -> dict[str, Experiment]:
+    """The variants of SImPa: the recommended preset with the options of all variants, and then its own, on top."""
+    tables: Table = _read("ablation.toml")
+    base = _changed(load_preset("recommended", "simpa", DATA), tables.pop("every-variant"), "ablation")
+    return {name: _changed(base, options, name) for name, options in tables.items()}
 
 
 def _changed(base: Experiment, options: dict[str, dict[str, Any]], name: str) -> Experiment:
-    groups = {group: dataclasses.replace(getattr(base, group), **options.get(group, {})) for group in GROUPS}
+    groups: dict[str, Any] = {}
+    for group in GROUPS:
+        values = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in options.get(group, {}).items()
+        }
+        groups[group] = dataclasses.replace(getattr(base, group), **values)
     return Experiment(**groups, preset=f"{base.preset}, {name}")
 
 
-def write_results(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write the list of result objects."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(list(rows), indent=1) + "\n")
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((resources.files("fewsure") / "trials" / name).read_text(encoding="utf-8"))
+
+
+TARGETS: dict[str, tuple[Callable[[], Sequence[str]], Callable[[Reproduction, str], None]]] = {
+    "regression": (lambda: list(_read("sine-line.toml")), Reproduction.compare_method),
+    "ablation": (lambda: list(variants()), Reproduction.compare_variant),
+}
+"""Name on the command line → (its entries, what is done for each)."""

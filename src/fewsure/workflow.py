@@ -54,12 +54,19 @@ def train_run(run: Run, device: torch.device, *, quiet: bool = False, checkpoint
     return run.metrics()[-1]
 
 
-def evaluate_run(run: Run, device: torch.device, *, tasks: int, seed: int, quiet: bool = False) -> dict[str, Any]:
+def evaluate_run(
+    run: Run, device: torch.device, *, tasks: int, seed: int, stream: str = "test", quiet: bool = False
+) -> dict[str, Any]:
     """Evaluate on unseen tasks, and keep the result in the run folder."""
     meta = run.load(device).meta
     with ProgressLine(f"evaluating {run.experiment.algorithm_name}", quiet=quiet) as line:
         summary, records = evaluate(
-            run.experiment, meta, tasks=tasks, seed=seed, progress=lambda done: line.show(done, tasks, "tasks")
+            run.experiment,
+            meta,
+            tasks=tasks,
+            seed=seed,
+            stream=stream,
+            progress=lambda done: line.show(done, tasks, "tasks"),
         )
     run.save_evaluation(summary, records)
     return summary

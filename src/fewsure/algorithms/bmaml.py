@@ -46,7 +46,7 @@ class Bmaml:
     """σ of a Gaussian prior N(0, σ² I) on a task's weights; `none` for a flat one."""
     chaser: bool = False
     """Train with the chaser loss instead of the query loss of the ensemble."""
-    leader_steps: int = 5
+    leader_steps: int = 1
     """S, further steps of SVGD, on support and query, from the chaser to the leader."""
 
     def __post_init__(self) -> None:

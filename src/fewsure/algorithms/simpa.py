@@ -42,7 +42,7 @@ class Simpa:
     """Step size of λ in a task."""
     inner_steps: int = 5
     """N_lower, gradient steps per task."""
-    first_order: bool = True
+    first_order: bool = False
     """Take the inner gradients as constants (cheaper); off, differentiate through them."""
     clip: Literal["hard", "none", "bounded"] = "none"
     """The loss that is trained on: `hard` clamps it to [0, 1] as the paper does (no gradient above 1); `none` trains
@@ -50,9 +50,9 @@ class Simpa:
     kl: Literal["moment", "moment+critic", "critic", "none"] = "moment"
     """How KL[q(w) ‖ p(w)] is estimated: `critic` is the paper's φ-network; `moment` the closed form for q's means and
     variances; `moment+critic` adds the φ-network's estimate of the rest; `none` leaves the term out."""
-    kl_samples: int = 128
+    kl_samples: int = 32
     """m_φ, samples of w that estimate the KL."""
-    form: Form = "paper"
+    form: Form = "log"
     """The bounds as the paper prints them, or in McAllester's `log` form, whose constants are smaller."""
     epsilon: float = 0.1
     """ε: the bounds hold with probability 1 − ε."""
@@ -64,7 +64,7 @@ class Simpa:
     """σ₀, variance (Eq. 9) of the posterior q(θ; ψ)."""
     warm_up_tasks: int = 1000
     """Training tasks that are seen before the regularisers join the losses."""
-    train_samples: int = 1
+    train_samples: int = 4
     """Samples of w per task and step in training."""
     latent: int = 128
     """Dimension of the latent noise z."""

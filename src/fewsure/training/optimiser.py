@@ -20,12 +20,15 @@ class Optimiser:
         self._lr.fill_(lr)
 
     def step(self, gradient: Parts, clip_norm: float | None = None) -> Tensor:
-        """One step of Adam; the gradient's norm over all groups, before it is scaled down to at most `clip_norm`."""
-        for part, params in gradient.items():
-            for name, value in params.items():
-                self._leaves[f"{part}/{name}"].grad = value
-        limit = float("inf") if clip_norm is None else clip_norm
-        norm = torch.nn.utils.clip_grad_norm_(self._leaves.values(), limit)
+        """One step of Adam; the gradient's norm over all groups, before it is scaled down to at most `clip_norm`.
+
+        A gradient that is not finite counts as zero, which is decided on the device, without waiting for it.
+        """
+        leaves = [(f"{part}/{name}", value) for part, params in gradient.items() for name, value in params.items()]
+        norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for _, value in leaves]))
+        scale = torch.ones_like(norm) if clip_norm is None else (clip_norm / (norm + 1e-6)).clamp(max=1)
+        for key, value in leaves:
+            self._leaves[key].grad = torch.where(norm.isfinite(), value * scale, 0)
         self._adam.step()
         return norm
 

@@ -60,9 +60,14 @@ class MetaUpdate:
         self._count += 1
 
     def means(self) -> dict[str, float]:
-        """The logged scalars, averaged over the updates since `forget_means`. Waits for the device."""
+        """The logged scalars, averaged over the updates since `forget_means`, and the share of those that were skipped.
+
+        An update whose gradient is not finite is skipped; if all were, the averages are NaN. Waits for the device.
+        """
         assert self._sums is not None
-        return dict(zip(self._names, (self._sums / self._count).tolist(), strict=True))
+        *sums, made = self._sums.tolist()
+        averages = [value / made if made else float("nan") for value in sums]
+        return dict(zip(self._names, averages, strict=True)) | {"skipped": 1 - made / self._count}
 
     def forget_means(self) -> None:
         """Start a new average."""
@@ -80,11 +85,12 @@ class MetaUpdate:
         meta_batch = self._experiment.data.sample(tasks, self._generator)
         shared, noise = draw_noise(self._noise_spec, tasks, self._generator)
         gradient, info = self._engine.gradient(self._meta, meta_batch, shared, noise, Stage(self._update, tasks))
-        info["gradient_norm"] = self._optimiser.step(gradient, self._experiment.training.clip_norm)
-        values = torch.stack(list(info.values()))
+        norm = self._optimiser.step(gradient, self._experiment.training.clip_norm)
+        made = norm.isfinite()
+        values = torch.stack([*info.values(), norm, torch.ones_like(norm)])
         if self._sums is None:
-            self._names, self._sums = list(info), torch.zeros_like(values)
-        self._sums += values
+            self._names, self._sums = [*info, "gradient_norm"], torch.zeros_like(values)
+        self._sums += torch.where(made, values, 0)
 
     def _make_aside(self) -> None:
         # Recording wants what it will record to have run on another stream than the default one.

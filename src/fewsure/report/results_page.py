@@ -1,0 +1,119 @@
+"""The results of a reproduction as a Markdown page: our figures beside the paper's, and what they took."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from statistics import mean, stdev
+from typing import Any
+
+from fewsure.report.reference import printed_for
+from fewsure.report.styles import display_name
+
+Row = Mapping[str, Any]
+HEADERS = ("entry", "seeds", "samples", "MSE", "ECE", "MCE", "NLL", "MSE / ECE / MCE in the paper")
+
+
+def results_page(rows: Sequence[Row], tuning: Sequence[Row], target: str) -> str:
+    """A table over entries (mean ± standard deviation over seeds), and one over the single runs with what they took."""
+    entries = [(name, list(group)) for name, group in groupby(rows, key=_name)]
+    entries.sort(key=lambda entry: mean(row["ece"] for row in entry[1]))
+    tasks = " or ".join(f"{count:,}" for count in sorted({row["tasks"] for row in rows}))
+    return "\n".join(
+        [
+            f"# Results: {target}",
+            "",
+            f"Made by `fewsure reproduce {target}`, together with the JSON of every figure; edit neither by hand.",
+            "",
+            f"{tasks} unseen tasks, the same for every entry on one kind of device. Headline protocol: quantiles of 32",
+            "sampled function values (BMAML: its particles; MAML: its one function), no observation noise, no scaling",
+            "after training; squared error of the mean prediction against noisy labels. With several seeds: mean ±",
+            "standard deviation over seeds.",
+            "",
+            *_table(HEADERS, [_entry_row(name, group) for name, group in entries]),
+            "",
+            "The same functions with N(0, noise²) added to each sampled value: not the headline protocol, and shown",
+            "because it makes anything look calibrated.",
+            "",
+            *_table(
+                ("entry", "ECE with noise", "MCE with noise"),
+                [
+                    (
+                        display_name(name),
+                        _over_seeds(group, "with_noise", "ece"),
+                        _over_seeds(group, "with_noise", "mce"),
+                    )
+                    for name, group in entries
+                ],
+            ),
+            "",
+            *_tuning(tuning),
+            "## Single runs",
+            "",
+            "The interval of the MSE is 95 % over tasks, those of ECE and MCE are bootstrap intervals over tasks.",
+            "",
+            *_table(
+                ("entry", "seed", "MSE", "ECE", "MCE", "updates", "training", "device", "preset", "version"),
+                [_run_row(row) for row in rows],
+            ),
+            "",
+        ]
+    )
+
+
+def _tuning(trials: Sequence[Row]) -> list[str]:
+    if not trials:
+        return []
+    lines = [
+        (
+            display_name(str(row["algorithm"])),
+            str(row["trial"]),
+            ", ".join(f"{name} = {value}" for group in row["options"].values() for name, value in group.items()),
+            f"{row['nll']['mean']:.2f}",
+            f"{row['mse']['mean']:.3f}",
+            f"{row['ece']:.4f}",
+        )
+        for row in trials
+    ]
+    headers = ("entry", "trial", "options on top of the recommended ones", "NLL", "MSE", "ECE")
+    note = f"On {trials[0]['tasks']:,} validation tasks; the lowest NLL of an entry was trained in full."
+    return ["## Tuning", "", note, "", *_table(headers, lines), ""]
+
+
+def _name(row: Row) -> str:
+    label = str(row.get("label", row["algorithm"]))
+    return display_name(label) if label == row["algorithm"] else label
+
+
+def _entry_row(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
+    printed = printed_for(rows[0]) if name == display_name(rows[0]["algorithm"]) else None
+    paper = f"{printed.mse:.2f} / {printed.ece:.3f} / {printed.mce:.3f}" if printed else "–"
+    scores = (_over_seeds(rows, *key) for key in (("mse", "mean"), ("ece",), ("mce",), ("nll", "mean")))
+    return (name, str(len(rows)), str(rows[0]["samples"]), *scores, paper)
+
+
+def _run_row(row: Row) -> tuple[str, ...]:
+    return (
+        _name(row),
+        str(row["train_seed"]),
+        f"{row['mse']['mean']:.3f} ± {row['mse']['ci95']:.3f}",
+        *(f"{row[name]:.4f} [{row[f'{name}_ci95'][0]:.4f}, {row[f'{name}_ci95'][1]:.4f}]" for name in ("ece", "mce")),
+        f"{row['updates']:,}",
+        f"{row['train_seconds']:,.0f} s",
+        str(row["device"]),
+        str(row["preset"]),
+        str(row["version"]),
+    )
+
+
+def _over_seeds(rows: Sequence[Row], *keys: str) -> str:
+    values = []
+    for row in rows:
+        value: Any = row
+        for key in keys:
+            value = value[key]
+        values.append(float(value))
+    spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{mean(values):.3f}{spread}"
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (headers, ["---"] * len(headers), *rows)]
