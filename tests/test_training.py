@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fewsure.algorithms import ALGORITHMS
 from fewsure.algorithms.maml import Maml
 from fewsure.data.sine_line import SineLine
 from fewsure.errors import FewsureError
@@ -92,7 +93,7 @@ def test_a_config_reads_back_as_the_same_experiment(tmp_path: Path) -> None:
         assert Run.open(folder).experiment == chosen
 
 
-@pytest.mark.parametrize("algorithm", ["simpa", "maml"])
+@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
 def test_the_paper_preset_sets_every_option_of_its_algorithm(algorithm: str) -> None:
     import tomllib
     from importlib import resources

@@ -1,7 +1,20 @@
 """The registry of meta-learning methods: one paper, one file."""
 
-from fewsure.algorithms.maml import Maml
-from fewsure.algorithms.simpa import Simpa
+from typing import Any
 
-ALGORITHMS: dict[str, type[Maml] | type[Simpa]] = {"simpa": Simpa, "maml": Maml}
+from fewsure.algorithms.abml import Abml
+from fewsure.algorithms.bmaml import Bmaml
+from fewsure.algorithms.maml import Maml
+from fewsure.algorithms.platipus import Platipus
+from fewsure.algorithms.simpa import Simpa
+from fewsure.algorithms.vampire import Vampire
+
+ALGORITHMS: dict[str, type[Any]] = {
+    "simpa": Simpa,
+    "maml": Maml,
+    "abml": Abml,
+    "vampire": Vampire,
+    "platipus": Platipus,
+    "bmaml": Bmaml,
+}
 """Name on the command line → the dataclass of hyper-parameters that is the method."""

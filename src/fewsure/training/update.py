@@ -4,6 +4,7 @@ The recording is a CUDA graph of the whole update: sampling of tasks and noise, 
 sums of what is logged. A replay costs the host one call, whatever the algorithm does.
 """
 
+import warnings
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ class MetaUpdate:
         else:
             if self._graph is None:
                 self._record()
-            self._graph.replay()
+            self._make() if self._graph is None else self._graph.replay()
         self._calls += 1
         self._count += 1
 
@@ -101,7 +102,12 @@ class MetaUpdate:
         torch.cuda.current_stream().wait_stream(stream)
 
     def _record(self) -> None:
-        self._graph = torch.cuda.CUDAGraph()
-        self._graph.register_generator_state(self._generator)  # each replay then draws from the seed it is given
-        with torch.cuda.graph(self._graph):
-            self._make()
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self._generator)  # each replay then draws from the seed it is given
+        try:
+            with torch.cuda.graph(graph):
+                self._make()
+            self._graph = graph
+        except RuntimeError as error:
+            self._records = False
+            warnings.warn(f"the update cannot be recorded, and runs one kernel at a time ({error})", stacklevel=2)
