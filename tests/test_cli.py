@@ -134,6 +134,30 @@ def test_a_checkpoint_cut_short_is_one_line_and_left_as_it_is(
         assert snapshot(copy) == before
 
 
+def test_platipus_starts_at_a_maml_run_and_resumes(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    from fewsure.training.runs import Run
+
+    maml, platipus = tmp_path / "maml", tmp_path / "platipus"
+    assert main(["train", "maml", *TINY, "--out", str(maml)]) == 0
+    for wrong in (["maml", "--from-maml", str(maml)], ["platipus", "--from-maml", str(run)]):
+        capsys.readouterr()
+        assert main(["train", *wrong, *TINY, "--out", str(platipus)]) == 2
+        assert "expected --from-maml" in capsys.readouterr().err
+        assert not platipus.exists()
+    start = ["train", "platipus", "--from-maml", str(maml), "--out", str(platipus), *TINY, "--lr", "1e-12"]
+    assert main(start) == 0
+    cpu = torch.device("cpu")
+    learned, started = (Run.open(folder).load(cpu).meta["weights"] for folder in (maml, platipus))
+    for name, value in learned.items():
+        torch.testing.assert_close(started[name], value, rtol=0, atol=1e-6)
+    assert Run.open(platipus).experiment.start.startswith("maml ")
+    assert main([*start, "--resume"]) == 0
+
+
 def test_debug_shows_where_an_error_came_from() -> None:
     from fewsure.errors import FewsureError
 

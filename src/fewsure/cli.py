@@ -20,7 +20,7 @@ from fewsure.report.tables import evaluation_table
 from fewsure.reproduce import TARGETS, Reproduction
 from fewsure.training.runs import Run
 from fewsure.version import __version__
-from fewsure.workflow import Stopped, evaluate_run, start_run, train_run
+from fewsure.workflow import Stopped, evaluate_run, start_at_maml, start_run, train_run
 
 BAD_INPUT = 2
 
@@ -58,6 +58,8 @@ class Train(Common):
     """Continue the run in --out from its last checkpoint, with the options it was started with."""
     checkpoint_every: int = 1000
     """Updates between two checkpoints."""
+    from_maml: Path | None = None
+    """Start a new platipus run at the weights of this MAML run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +190,10 @@ def _train(arguments: list[str]) -> None:
     command, experiment = _parse_experiment(arguments)
     require(command.checkpoint_every >= 1, "checkpoint_every", "at least 1", command.checkpoint_every)
     device = find_device(command.device)
-    run = start_run(command.out, experiment, resume=command.resume)
+    meta = None
+    if command.from_maml is not None:
+        experiment, meta = start_at_maml(experiment, command.from_maml)
+    run = start_run(command.out, experiment, resume=command.resume, meta=meta)
     last = train_run(run, device, quiet=command.json, checkpoint_every=command.checkpoint_every)
     if command.json:
         print(json.dumps({"run": str(run.folder)} | last))

@@ -18,6 +18,7 @@ from fewsure.training.schedule import Schedule
 from fewsure.types import Algorithm, Model
 
 DEFAULT_PRESET = "recommended"
+RANDOM_START = "random"
 GROUPS = ("algorithm", "data", "network", "training")
 """The groups of options that make an experiment."""
 
@@ -64,6 +65,8 @@ class Experiment:
     training: Training
     preset: str
     """The preset it started from; single options may have been set on top."""
+    start: str = RANDOM_START
+    """Where the meta-parameters start: drawn from the seed, or the checkpoint of another run."""
 
     @property
     def algorithm_name(self) -> str:
@@ -85,6 +88,7 @@ class Experiment:
             "network": to_record(self.network),
             "training": to_record(self.training),
             "preset": self.preset,
+            "start": self.start,
         }
 
 
@@ -104,7 +108,7 @@ def from_values(values: Mapping[str, Any], *, source: str, partial: bool = False
         group: from_record(kind, groups[group], source=f"{source}, {group}", partial=partial)
         for group, kind in kinds.items()
     }
-    return Experiment(**built, preset=values.get("preset", DEFAULT_PRESET))
+    return Experiment(**built, preset=values.get("preset", DEFAULT_PRESET), start=values.get("start", RANDOM_START))
 
 
 def load_preset(name: str, algorithm: str, data: str) -> Experiment:

@@ -1,5 +1,7 @@
 """Training and evaluating a run with progress on standard error: what commands are made of."""
 
+import dataclasses
+import hashlib
 import signal
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -7,12 +9,14 @@ from typing import Any
 
 import torch
 
+from fewsure.algorithms.platipus import Platipus
 from fewsure.errors import FewsureError
 from fewsure.evaluation import evaluate
 from fewsure.experiment import GROUPS, Experiment
 from fewsure.progress import ProgressLine
 from fewsure.training.loop import Progress, train
-from fewsure.training.runs import Run
+from fewsure.training.runs import Checkpoint, Run
+from fewsure.types import Parts
 
 
 class Stopped(Exception):
@@ -23,10 +27,16 @@ class Stopped(Exception):
         self.exit_code = 128 + number
 
 
-def start_run(folder: Path, experiment: Experiment, *, resume: bool) -> Run:
-    """A new run, or the one that is there if `resume` allows it and its options are the same."""
+def start_run(folder: Path, experiment: Experiment, *, resume: bool, meta: Parts | None = None) -> Run:
+    """A new run, or the one that is there if `resume` allows it and its options are the same.
+
+    A new run starts at the meta-parameters `meta`, if they are given.
+    """
     if not (resume and (folder / "config.json").exists()):
-        return Run.create(folder, experiment)
+        run = Run.create(folder, experiment)
+        if meta is not None:
+            run.save(Checkpoint(0, meta, {}))
+        return run
     run = Run.open(folder)
     there, asked = run.experiment.record(), experiment.record()
     for group in GROUPS:
@@ -38,6 +48,21 @@ def start_run(folder: Path, experiment: Experiment, *, resume: bool) -> Run:
                     "leave the option out, or choose another --out"
                 )
     return run
+
+
+def start_at_maml(experiment: Experiment, folder: Path) -> tuple[Experiment, Parts]:
+    """The experiment and its meta-parameters, starting at the weights that the MAML run in a folder has learned."""
+    maml = Run.open(folder)
+    weights = maml.load(torch.device("cpu")).meta.get("weights", {})
+    if not isinstance(experiment.algorithm, Platipus):
+        raise FewsureError(
+            f"expected --from-maml with platipus alone, but got {experiment.algorithm_name}; leave it out"
+        )
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    if maml.experiment.algorithm_name != "maml" or shapes != experiment.model.network.shapes:
+        raise FewsureError(f"expected --from-maml to be a MAML run of the same network, but {folder} is not")
+    digest = hashlib.sha256((folder / "checkpoint.safetensors").read_bytes()).hexdigest()
+    return dataclasses.replace(experiment, start=f"maml {digest[:16]}"), experiment.algorithm.from_maml(weights)
 
 
 def train_run(run: Run, device: torch.device, *, quiet: bool = False, checkpoint_every: int = 1000) -> dict[str, Any]:

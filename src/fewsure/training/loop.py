@@ -9,6 +9,7 @@ import torch
 
 from fewsure.devices import device_name
 from fewsure.errors import FewsureError
+from fewsure.experiment import RANDOM_START
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.runs import Checkpoint, Run
 from fewsure.training.update import MetaUpdate
@@ -46,7 +47,8 @@ def train(
     in the same numbers as one that was not. When `stop()` turns true, the update in hand is finished and checkpointed.
     """
     updates = run.experiment.training.updates
-    start = run.load(device) if run.has_checkpoint else run.initial()
+    from_seed = run.experiment.start == RANDOM_START and not run.has_checkpoint
+    start = run.initial() if from_seed else run.load(device)
     meta = {part: {name: value.to(device) for name, value in params.items()} for part, params in start.meta.items()}
     optimiser = Optimiser(meta)
     optimiser.load(start.optimiser)

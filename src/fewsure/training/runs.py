@@ -77,7 +77,7 @@ class Run:
         return cls(folder, from_values(record, source=str(config)), str(record.get("version")))
 
     def initial(self) -> Checkpoint:
-        """Where training starts."""
+        """Where training starts, unless it starts at another run's checkpoint."""
         seed = self.experiment.training.seed
         meta = self.experiment.algorithm.init(self.experiment.model, streams.generator(seed, "init"))
         return Checkpoint(0, meta, {})
