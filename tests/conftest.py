@@ -12,6 +12,8 @@ from pathlib import Path  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+torch.set_num_threads(1)  # the tensors of a test are small, and threads that wait for each other are slow
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 

@@ -206,7 +206,7 @@ def test_prediction_is_that_of_the_particles_whatever_number_is_asked_for() -> N
 
 @pytest.mark.parametrize("chaser", [False, True], ids=["query loss", "chaser"])
 def test_learns_to_classify_gaussian_blobs(chaser: bool) -> None:
-    algorithm = Bmaml(particles=4, inner_lr=0.5, inner_steps=3, first_order=False, chaser=chaser, leader_steps=1)
+    algorithm = Bmaml(4, inner_lr=0.5, inner_steps=3, first_order=False, likelihood_scale=1.0, chaser=chaser)
     assert accuracy_on_blobs(algorithm, updates=0) < 0.6
     assert accuracy_on_blobs(algorithm, updates=80) > 0.65
 

@@ -1,7 +1,18 @@
-"""`python -m fewsure`."""
+"""The command's entry: `fewsure …` or `python -m fewsure …`."""
 
+import os
 import sys
 
-from fewsure.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Run the command line; the exit code."""
+    # Threads that wait must not spin: where another program wants a core too, spinning ones make training on a CPU tens
+    # of times slower. OpenMP reads this when torch is loaded, hence before the import.
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
+    from fewsure.cli import main as run
+
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -33,15 +33,16 @@ class Bmaml:
 
     particles: int = 10
     """M, networks in the ensemble, which is also the number of sampled functions."""
-    inner_lr: float = 1e-1
+    inner_lr: float = 5e-2
     """α, the step size of adaptation. SVGD divides by the number of particles, so it is larger than MAML's."""
     inner_steps: int = 5
     """K, steps of SVGD per task."""
     first_order: bool = True
     """Take the directions of SVGD as constants (cheaper); off, differentiate through them."""
-    likelihood_scale: float = 1.0
-    """s: the log-likelihood of a set of examples is −s · its mean loss. A larger one pulls harder beside the particles'
-    repulsion, and lets the best particles of a task count more in the upper level."""
+    likelihood_scale: float = 0.3
+    """s: the log-likelihood of a set of examples is −s · its mean loss. In the upper level the best particles of a task
+    count more the larger it is, so that particles specialise and disagree more; towards 0 all count the same. The step
+    size of a particle's loss is α·s."""
     prior_std: float | None = None
     """σ of a Gaussian prior N(0, σ² I) on a task's weights; `none` for a flat one."""
     chaser: bool = False

@@ -40,9 +40,9 @@ class Platipus:
     """K, gradient steps per sampled initialisation."""
     first_order: bool = True
     """Take the gradients inside a task as constants (cheaper); off, differentiate through them."""
-    kl_weight: float = 3.6e-3
-    """β, the weight of the KL beside the mean query loss. The evidence bound has 1/m for m query examples if the loss
-    is a negative log-likelihood, and 2·noise²/m for the squared error."""
+    kl_weight: float = 1.0
+    """β, the weight of the KL beside the mean query loss; 1 is the paper's objective. A small one lets training rely on
+    what only the query set tells, which is missing at prediction."""
     prior_std: float = 0.1
     """σ_θ where training starts: the spread of the initialisations from which a task's functions are adapted."""
     inference_std: float = 0.1
