@@ -11,13 +11,12 @@ from fewsure import streams
 from fewsure.algorithms.bmaml import Bmaml
 from fewsure.algorithms.maml import Maml
 from fewsure.errors import FewsureError
-from fewsure.models import classification
-from fewsure.networks import Mlp, flatten
+from fewsure.networks import flatten
 from fewsure.posteriors import stack_one
 from fewsure.posteriors.particles import bandwidth, squared_distances, stein_direction
 from fewsure.training.engine import Engine
-from fewsure.types import Algorithm, Batch, Parts, Stage, Task
-from fewsure.vectorise import draw_noise, draw_per_task, for_each_task, take
+from fewsure.types import Batch, Parts, Task
+from fewsure.vectorise import take
 
 from .helpers import MODEL, TASKS, assert_close, inner_product, meta_batch, random_direction, slope
 
@@ -204,13 +203,6 @@ def test_prediction_is_that_of_the_particles_whatever_number_is_asked_for() -> N
     assert predictions.std(0).min() > 0
 
 
-@pytest.mark.parametrize("chaser", [False, True], ids=["query loss", "chaser"])
-def test_learns_to_classify_gaussian_blobs(chaser: bool) -> None:
-    algorithm = Bmaml(4, inner_lr=0.5, inner_steps=3, first_order=False, likelihood_scale=1.0, chaser=chaser)
-    assert accuracy_on_blobs(algorithm, updates=0) < 0.6
-    assert accuracy_on_blobs(algorithm, updates=80) > 0.65
-
-
 @pytest.mark.parametrize(
     "options",
     [{"particles": 0}, {"inner_lr": -1.0}, {"likelihood_scale": 0.0}, {"prior_std": 0.0}, {"leader_steps": 0}],
@@ -219,50 +211,3 @@ def test_learns_to_classify_gaussian_blobs(chaser: bool) -> None:
 def test_a_wrong_option_is_named(options: dict[str, float]) -> None:
     with pytest.raises(FewsureError, match=f"expected `{next(iter(options))}` to be"):
         Bmaml(**options)  # type: ignore[arg-type]
-
-
-WAYS, NUISANCES = 3, 6
-
-
-def blobs(tasks: int, generator: torch.Generator) -> Task:
-    """Classification of Gaussian blobs, 2 support and 10 query examples of each class.
-
-    The classes of a task lie apart in two dimensions; in all others is noise, which a meta-learner finds out.
-    """
-    positions = 3 * torch.randn(tasks, WAYS, 1, 2, generator=generator)
-    centres = torch.cat([positions, torch.zeros(tasks, WAYS, 1, NUISANCES)], dim=-1)
-    spread = torch.tensor([0.5, 0.5] + [3.0] * NUISANCES)
-    x = centres + spread * torch.randn(tasks, WAYS, 12, 2 + NUISANCES, generator=generator)
-    y = torch.arange(WAYS).unsqueeze(1).expand(tasks, WAYS, 12)
-    support, query = ((x[:, :, part].flatten(1, 2), y[:, :, part].flatten(1)) for part in (slice(0, 2), slice(2, 12)))
-    return Task(Batch(*support), Batch(*query))
-
-
-def accuracy_on_blobs(algorithm: Algorithm, updates: int, lr: float = 1e-2) -> float:
-    """The mean accuracy on unseen tasks after a short training; chance is 1/3."""
-    model = classification(Mlp((2 + NUISANCES, 24, WAYS)))
-    engine = Engine(algorithm, model)
-    meta = algorithm.init(model, streams.generator(0, "init"))
-    adam = torch.optim.Adam([leaf for part in meta.values() for leaf in part.values()], lr=lr)
-    for update in range(updates):
-        generator = streams.generator(0, "train", update)
-        tasks = blobs(8, generator)
-        shared, noise = draw_noise(algorithm.noise(model), 8, generator)
-        gradient, _ = engine.gradient(meta, tasks, shared, noise, Stage(torch.tensor(update), 8))
-        for part, params in gradient.items():
-            for key, value in params.items():
-                meta[part][key].grad = value
-        adam.step()
-
-    def accuracy(parts: tuple, meta: Parts) -> Tensor:
-        task, noise, prediction_noise = parts
-        posterior = algorithm.adapt(meta, model, task.support, noise)
-        probabilities = algorithm.predict(posterior, model, task.query.x, prediction_noise).softmax(-1).mean(0)
-        return (probabilities.argmax(-1) == task.query.y).float().mean()
-
-    generator = streams.generator(0, "unseen")
-    tasks = blobs(100, generator)
-    shared, noise = draw_noise(algorithm.noise(model), 100, generator)
-    prediction_noise = draw_per_task(algorithm.prediction_noise(model, 8), 100, generator)
-    with torch.no_grad():
-        return float(for_each_task(accuracy)((tasks, noise | shared, prediction_noise), meta).mean())
