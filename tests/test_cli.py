@@ -111,7 +111,7 @@ def test_a_resumed_run_refuses_other_options(run: Path, capsys: pytest.CaptureFi
     before = snapshot(run)
     capsys.readouterr()
     assert main(["train", "simpa", "--out", str(run), "--resume", "--lr", "0.5"]) == 2
-    assert "`lr` is 0.001" in capsys.readouterr().err
+    assert "`lr` is 0.003" in capsys.readouterr().err
     assert main(["train", "maml", "--out", str(run), "--resume"]) == 2
     assert "is a run of simpa" in capsys.readouterr().err
     assert snapshot(run) == before

@@ -75,6 +75,18 @@ def test_a_run_killed_after_a_checkpoint_logs_each_update_once(tmp_path: Path) -
     assert (folder / "checkpoint.safetensors").read_bytes() == whole
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here")
+@pytest.mark.parametrize("algorithm", METHODS, ids=lambda method: type(method).__name__)
+def test_a_recorded_update_equals_an_eager_one(tmp_path: Path, algorithm: Algorithm) -> None:
+    results = []
+    for recorded in (True, False):
+        run = Run.create(tmp_path / str(recorded), experiment(algorithm, updates=50, cuda_graph=recorded))
+        results.append(train(run, torch.device("cuda")))
+    for part, params in results[0].items():
+        for name, value in params.items():
+            torch.testing.assert_close(value, results[1][part][name])
+
+
 def test_metrics_hold_every_term_of_the_bound(tmp_path: Path) -> None:
     trained(tmp_path / "run", small_simpa(kl="critic"))
     lines = Run.open(tmp_path / "run").metrics()

@@ -283,7 +283,7 @@ _WHAT_NEXT = """
 figures        {out}/report.html and {out}/report_files/
 results        {out}/results.json
 what to try next
-  fewsure train simpa --out runs/simpa             the full generator: best on a GPU
+  fewsure train simpa --out runs/simpa             longer training: best on a GPU
   fewsure train simpa --preset paper --out runs/p  every value as the paper prints it
   fewsure evaluate {out}/simpa --tasks 10000       tighter intervals
   fewsure train --help                             every option, explained"""
