@@ -11,15 +11,13 @@ upper level:  θ minimises the expected negative log-likelihood of the query exa
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from fewsure.adaptation import descend, detach
 from fewsure.errors import require
 from fewsure.posteriors import outputs
-from fewsure.posteriors.gaussian import GaussianPosterior, divergence, expected_loss
+from fewsure.posteriors.gaussian import GaussianPosterior, descend_free_energy, divergence, expected_loss
 from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
 
 
@@ -37,17 +35,19 @@ class Vampire:
     """α, the step size of adaptation, for means and logarithms of standard deviations alike."""
     inner_steps: int = 5
     """K, gradient steps per task."""
-    first_order: bool = True
-    """Take the inner gradients as constants (cheaper); off, differentiate through them."""
+    first_order: bool = False
+    """Take the inner gradients as constants (cheaper); off, differentiate through them. First order does not see that
+    a step overshoots, and needs a smaller `inner_lr`."""
     temperature: float = 1.0
-    """τ, the scale of the loss in the likelihood: 1 if the loss is a cross-entropy, 2σ² if it is a squared error and
-    the labels carry noise of standard deviation σ."""
+    """τ, the scale of the loss in the likelihood: 2σ² if it is a squared error and the labels carry noise of standard
+    deviation σ, 1 if it is a cross-entropy."""
     kl_weight: float = 1.0
     """β, the weight of KL[q ‖ p]; 1 is the paper's objective."""
     train_samples: int = 5
     """Samples of w per task and step in training."""
     initial_std: float = 0.05
-    """Standard deviation of every weight in the prior before training."""
+    """Standard deviation of every weight in the prior before training. A larger one spreads predictions more. Where
+    α β τ/(m · std²) is above 2, steps overshoot on their way back to the prior."""
 
     def __post_init__(self) -> None:
         for name in ("inner_lr", "temperature", "initial_std"):
@@ -82,15 +82,12 @@ class Vampire:
         return outputs(model.network, family.sample(family.vectors(posterior), noise["weights"]), x)
 
     def _optimise_lower_level(self, prior: Params, model: Model, support: Batch, noise: Noise) -> Params:
-        anchor = detach(prior) if self.first_order else prior
-        scale = self.kl_weight * self.temperature / support.x.shape[0]
-
-        def free_energy(posterior: Params, step: int) -> Tensor:
-            loss = expected_loss(posterior, model, support, noise["weights"][step])
-            return loss + scale * divergence(posterior, anchor)
-
-        posterior = prior  # λ ← θ
-        for step in range(self.inner_steps):
-            objective = partial(free_energy, step=step)
-            posterior = descend(objective, posterior, self.inner_lr, first_order=self.first_order)
-        return posterior
+        return descend_free_energy(
+            prior,
+            model,
+            support,
+            noise["weights"][:-1],
+            lr=self.inner_lr,
+            kl_weight=self.kl_weight * self.temperature / support.x.shape[0],
+            first_order=self.first_order,
+        )

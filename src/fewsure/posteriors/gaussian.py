@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fewsure.adaptation import descend, detach
 from fewsure.divergences import gaussian_kl
 from fewsure.networks import flatten, unflatten, weight_count
 from fewsure.posteriors import outputs
@@ -59,3 +61,25 @@ def expected_loss(vectors: Params, model: Model, batch: Batch, noise: Float[Tens
     per_example = torch.func.vmap(model.loss, in_dims=(0, None))
     loss: Tensor = per_example(outputs(model.network, weights, batch.x), batch.y)
     return loss.mean()
+
+
+def descend_free_energy(
+    prior: Params,
+    model: Model,
+    support: Batch,
+    noise: Float[Tensor, "K S n"],
+    *,
+    lr: float,
+    kl_weight: float,
+    first_order: bool,
+) -> Params:
+    """K gradient steps of λ, from the prior's, on E_q[ℓ(support)] + kl_weight · KL[q(w; λ) ‖ prior]."""
+    anchor = detach(prior) if first_order else prior
+
+    def free_energy(posterior: Params, step_noise: Tensor) -> Tensor:
+        return expected_loss(posterior, model, support, step_noise) + kl_weight * divergence(posterior, anchor)
+
+    posterior = prior
+    for step_noise in noise:
+        posterior = descend(partial(free_energy, step_noise=step_noise), posterior, lr, first_order=first_order)
+    return posterior
