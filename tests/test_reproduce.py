@@ -29,7 +29,7 @@ def test_the_trials_of_a_method_differ() -> None:
 
 
 def test_each_variant_of_the_ablation_changes_one_option_group_member() -> None:
-    base = variants()["as-recommended"]
+    base = variants()["base"]
     for name, variant in variants().items():
         changed = [
             key
@@ -37,7 +37,7 @@ def test_each_variant_of_the_ablation_changes_one_option_group_member() -> None:
             for key, value in vars(getattr(base, group)).items()
             if vars(getattr(variant, group))[key] != value
         ]
-        expected = {"as-recommended": 0, "generator-of-the-paper": 2}.get(name, 1)
+        expected = {"base": 0, "generator-of-the-paper": 2}.get(name, 1)
         assert len(changed) == expected, (name, changed)
 
 

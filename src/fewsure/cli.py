@@ -137,6 +137,8 @@ class Reproduce(Common):
     """The experiment: `regression` or `ablation`."""
     only: tuple[str, ...] = ()
     """Methods (or variants) to run now; all if none is named."""
+    collect: bool = False
+    """Run nothing: write up what is finished in --out."""
     budget: float = 1.0
     """Multiplies the number of updates of every training."""
     seeds: int = 3
@@ -271,7 +273,7 @@ def _reproduce(command: Reproduce) -> None:
     out = command.out or Path("runs") / command.target
     device = find_device(command.device)
     reproduction = Reproduction(out, device, command.budget, command.seeds, command.tasks, command.json)
-    for entry in command.only or entries():
+    for entry in () if command.collect else command.only or entries():
         compare(reproduction, entry)
     rows = reproduction.write(
         command.target, command.results or out / "results.json", command.page or out / "results.md"

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from fewsure.errors import require_known
+from fewsure.errors import FewsureError, require_known
 from fewsure.evaluation import evaluate
 from fewsure.experiment import GROUPS, Experiment, load_preset
 from fewsure.files import write_atomically
@@ -72,28 +72,28 @@ class Reproduction:
 
     def rows(self) -> list[dict[str, Any]]:
         """One object per entry and seed that is finished: the evaluation, with what it took."""
-        rows = []
-        for run in self._finished():
-            training = run.experiment.training
-            facts = {
-                "label": run.folder.parent.name,
-                "train_seed": training.seed,
-                "updates": training.updates,
-                "train_seconds": run.metrics()[-1]["seconds"],
-                "preset": run.experiment.preset,
-            }
-            rows.append((run.evaluation() or {}) | facts)
-        return rows
+        finished = [run for run in self._runs() if run.evaluation() is not None]
+        return [
+            (run.evaluation() or {}) | _facts(run) | {"train_seconds": run.metrics()[-1]["seconds"]} for run in finished
+        ]
 
     def write(self, target: str, results: Path, page: Path) -> list[dict[str, Any]]:
         """Write the list of result objects, the Markdown page and the report of the first seeds; the list."""
         rows = self.rows()
+        if not rows:
+            raise FewsureError(f"{self.folder} holds no finished run of this experiment; run it without --collect")
+        unfinished = [
+            _facts(run) | {"update": run.metrics()[-1]["update"] if run.metrics() else 0}
+            for run in self._runs()
+            if run.evaluation() is None
+        ]
         for path in (results, page):
             path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(results, json.dumps(rows, indent=1) + "\n")
-        write_atomically(page, results_page(rows, self._tuning(), target))
-        first_seeds = [run for run in self._finished() if run.experiment.training.seed == 0]
-        write_report(first_seeds, self.folder / "report.html", self.device, tasks=self.tasks, seed=0, quiet=self.quiet)
+        write_atomically(page, results_page(rows, self._tuning(), unfinished, target))
+        drawn = [run for run in self._runs() if run.experiment.training.seed == 0 and run.evaluation() is not None]
+        if all(run.has_checkpoint for run in drawn):  # records may have been brought from elsewhere without them
+            write_report(drawn, self.folder / "report.html", self.device, tasks=self.tasks, seed=0, quiet=self.quiet)
         return rows
 
     def _tuning(self) -> list[dict[str, Any]]:
@@ -106,8 +106,8 @@ class Reproduction:
             tuning.append(self._validate(run) | {"trial": number, "options": options})
         return tuning
 
-    def _finished(self) -> list[Run]:
-        return [Run.open(file.parent) for file in sorted(self.folder.glob("*/seed-*/evaluation.json"))]
+    def _runs(self) -> list[Run]:
+        return [Run.open(file.parent) for file in sorted(self.folder.glob("*/seed-*/config.json"))]
 
     def _train(self, folder: Path, experiment: Experiment, share: float, seed: int) -> Run:
         updates = max(1, round(experiment.training.updates * share * self.budget))
@@ -124,6 +124,17 @@ class Reproduction:
             write_atomically(file, json.dumps(summary, indent=1) + "\n")
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return found
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    training = run.experiment.training
+    return {
+        "algorithm": run.experiment.algorithm_name,
+        "label": run.folder.parent.name,
+        "train_seed": training.seed,
+        "updates": training.updates,
+        "preset": run.experiment.preset,
+    }
 
 
 def trials(method: str) -> list[Experiment]:

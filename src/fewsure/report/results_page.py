@@ -12,7 +12,7 @@ Row = Mapping[str, Any]
 HEADERS = ("entry", "seeds", "samples", "MSE", "ECE", "MCE", "NLL", "MSE / ECE / MCE in the paper")
 
 
-def results_page(rows: Sequence[Row], tuning: Sequence[Row], target: str) -> str:
+def results_page(rows: Sequence[Row], tuning: Sequence[Row], unfinished: Sequence[Row], target: str) -> str:
     """A table over entries (mean ± standard deviation over seeds), and one over the single runs with what they took."""
     entries = [(name, list(group)) for name, group in groupby(rows, key=_name)]
     entries.sort(key=lambda entry: mean(row["ece"] for row in entry[1]))
@@ -37,7 +37,7 @@ def results_page(rows: Sequence[Row], tuning: Sequence[Row], target: str) -> str
                 ("entry", "ECE with noise", "MCE with noise"),
                 [
                     (
-                        display_name(name),
+                        name,
                         _over_seeds(group, "with_noise", "ece"),
                         _over_seeds(group, "with_noise", "mce"),
                     )
@@ -45,6 +45,7 @@ def results_page(rows: Sequence[Row], tuning: Sequence[Row], target: str) -> str
                 ],
             ),
             "",
+            *_unfinished(unfinished),
             *_tuning(tuning),
             "## Single runs",
             "",
@@ -57,6 +58,17 @@ def results_page(rows: Sequence[Row], tuning: Sequence[Row], target: str) -> str
             "",
         ]
     )
+
+
+def _unfinished(runs: Sequence[Row]) -> list[str]:
+    if not runs:
+        return []
+    note = "Started, and not in the tables above: interrupted, or stopped because their numbers were no longer finite."
+    lines = [
+        (_name(run), str(run["train_seed"]), f"{run['update']:,} of {run['updates']:,}", str(run["preset"]))
+        for run in runs
+    ]
+    return ["## Unfinished runs", "", note, "", *_table(("entry", "seed", "updates logged", "preset"), lines), ""]
 
 
 def _tuning(trials: Sequence[Row]) -> list[str]:

@@ -1,0 +1,88 @@
+"""What README and docs claim of the committed results holds in them, and the pages are what the JSON says."""
+
+import json
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from fewsure.report.reference import SINE_LINE_5_SHOT
+
+ROOT = Path(__file__).resolve().parents[1]
+ROWS = json.loads((ROOT / "results" / "regression.json").read_text())
+ABLATION = json.loads((ROOT / "results" / "ablation.json").read_text())
+METHODS = sorted({row["algorithm"] for row in ROWS})
+PROBABILISTIC = [method for method in METHODS if method != "maml"]
+
+
+def of(method: str) -> list[dict]:
+    return [row for row in ROWS if row["algorithm"] == method]
+
+
+def average(method: str, *keys: str) -> float:
+    def value(row: dict) -> float:
+        for key in keys:
+            row = row[key]
+        return float(row)  # type: ignore[arg-type]
+
+    return mean(value(row) for row in of(method))
+
+
+def ablated(variant: str, key: str) -> float:
+    rows = [row for row in ABLATION if row["label"] == variant]
+    return mean(row[key]["mean"] if isinstance(row[key], dict) else row[key] for row in rows)
+
+
+@pytest.mark.parametrize("method", PROBABILISTIC)
+def test_every_probabilistic_method_beats_mamls_ece_beyond_its_interval(method: str) -> None:
+    assert max(row["ece_ci95"][1] for row in of(method)) < min(row["ece_ci95"][0] for row in of("maml"))
+
+
+def test_simpa_has_the_lowest_error_and_better_calibration_than_the_paper_prints() -> None:
+    assert all(
+        average("simpa", "mse", "mean") < 0.5 * average(other, "mse", "mean") for other in METHODS if other != "simpa"
+    )
+    assert average("simpa", "ece") < min(printed.ece for printed in SINE_LINE_5_SHOT.values())
+    assert average("simpa", "mce") < min(printed.mce for printed in SINE_LINE_5_SHOT.values())
+    assert average("simpa", "mse", "mean") < SINE_LINE_5_SHOT["simpa"].mse
+
+
+def test_bmaml_has_the_lowest_nll_and_the_largest_error_of_the_probabilistic_methods_and_simpa_follows() -> None:
+    by_nll = sorted(METHODS, key=lambda method: average(method, "nll", "mean"))
+    assert by_nll[:2] == ["bmaml", "simpa"]
+    assert max(PROBABILISTIC, key=lambda method: average(method, "mse", "mean")) == "bmaml"
+
+
+def test_abml_and_vampire_have_a_lower_ece_than_simpa_at_two_to_three_times_its_error() -> None:
+    for method in ("abml", "vampire"):
+        assert average(method, "ece") < average("simpa", "ece")
+        assert 2 < average(method, "mse", "mean") / average("simpa", "mse", "mean") < 3
+
+
+def test_platipus_halves_mamls_ece() -> None:
+    assert average("platipus", "ece") / average("maml", "ece") == pytest.approx(0.5, abs=0.05)
+
+
+def test_all_rows_come_from_one_budget_with_the_same_number_of_tasks() -> None:
+    assert {(row["updates"], row["tasks"], row["device"]) for row in ROWS} == {(5000, 1000, "NVIDIA H200")}
+    assert all({"version", "seed", "seconds", "train_seconds", "preset", "train_seed"} <= set(row) for row in ROWS)
+
+
+def test_the_ablation_gives_the_reasons_for_the_defaults() -> None:
+    assert min(ablated(clip, "mse") for clip in ("clip-hard", "clip-bounded")) > 100 * ablated("base", "mse")
+    assert ablated("kl-critic", "mse") > 3 * ablated("base", "mse")
+    assert ablated("kl-none", "ece") > ablated("base", "ece") + 0.02
+    assert ablated("first-order", "mse") > 1.3 * ablated("base", "mse")
+    assert ablated("one-sample-of-w", "mse") > 10 * ablated("base", "mse")
+    assert ablated("generator-of-the-paper", "mse") > ablated("base", "mse")
+    assert ablated("ten-inner-steps", "ece") < ablated("base", "ece") - 0.01
+    assert ablated("ten-inner-steps", "mse") < 0.9 * ablated("base", "mse")
+
+
+@pytest.mark.parametrize(
+    ("rows", "page"), [(ROWS, "results.md"), (ABLATION, "ablation.md")], ids=["results", "ablation"]
+)
+def test_the_page_shows_the_figures_of_the_json(rows: list[dict], page: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    for row in rows:
+        assert f"{row['mse']['mean']:.3f} ± {row['mse']['ci95']:.3f} | {row['ece']:.4f}" in text
