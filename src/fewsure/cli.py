@@ -259,7 +259,7 @@ def _quickstart(command: Quickstart) -> None:
     results = quickstart(command.out, device, tasks=command.tasks, seed=command.seed, quiet=command.json)
     print(json.dumps(results) if command.json else evaluation_table(results))
     if not command.json:
-        print(_WHAT_NEXT.format(out=command.out))
+        print(_what_next(command.out))
 
 
 def _reproduce(command: Reproduce) -> None:
@@ -281,14 +281,18 @@ def _reproduce(command: Reproduce) -> None:
     print(json.dumps(rows) if command.json else evaluation_table(rows))
 
 
-_WHAT_NEXT = """
-figures        {out}/report.html and {out}/report_files/
-results        {out}/results.json
-what to try next
-  fewsure train simpa --out runs/simpa             longer training: best on a GPU
-  fewsure train simpa --preset paper --out runs/p  every value as the paper prints it
-  fewsure evaluate {out}/simpa --tasks 10000       tighter intervals
-  fewsure train --help                             every option, explained"""
+def _what_next(out: Path) -> str:
+    steps = {
+        "fewsure train simpa --out runs/simpa": "the recommended settings: best on a GPU",
+        "fewsure train simpa --preset paper --out runs/literal": "every value as the paper prints it",
+        f"fewsure evaluate {out}/simpa --tasks 10000": "tighter intervals",
+        "fewsure reproduce regression --budget 0.05 --seeds 1": "all six methods, at a small part of the budget",
+        "fewsure train --help": "every option, explained",
+    }
+    width = max(map(len, steps)) + 2
+    files = f"figures  {out}/report.html and {out}/report_files/\nresults  {out}/results.json"
+    return "\n".join(["", files, "", "what to try next", *(f"  {step:<{width}}{why}" for step, why in steps.items())])
+
 
 Command = TypeVar("Command", bound=Common)
 

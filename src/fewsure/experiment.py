@@ -9,6 +9,7 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from fewsure.algorithms import ALGORITHMS
+from fewsure.algorithms.simpa import Simpa
 from fewsure.data import DATA
 from fewsure.data.sine_line import SineLine
 from fewsure.errors import FewsureError, require, require_known
@@ -68,6 +69,11 @@ class Experiment:
     start: str = RANDOM_START
     """Where the meta-parameters start: drawn from the seed, or the checkpoint of another run."""
 
+    def __post_init__(self) -> None:
+        if isinstance(self.algorithm, Simpa):
+            for name, count in (("shot", self.data.shot), ("query", self.data.query)):
+                require(count >= 2, name, "at least 2 for simpa, whose bounds divide by that number less one", count)
+
     @property
     def algorithm_name(self) -> str:
         return next(name for name, kind in ALGORITHMS.items() if type(self.algorithm) is kind)
@@ -94,6 +100,9 @@ class Experiment:
 
 def from_values(values: Mapping[str, Any], *, source: str, partial: bool = False) -> Experiment:
     """Build an experiment from JSON values; `source` names them in errors."""
+    for group in GROUPS:
+        if not isinstance(values.get(group, {}), Mapping):
+            raise FewsureError(f"{source}: expected `{group}` to be a table of options, but got {values[group]!r}")
     groups = {group: dict(values.get(group, {})) for group in GROUPS}
     algorithm, data = groups["algorithm"].pop("name", ""), groups["data"].pop("name", "")
     require_known("algorithm", algorithm, list(ALGORITHMS))
@@ -108,7 +117,8 @@ def from_values(values: Mapping[str, Any], *, source: str, partial: bool = False
         group: from_record(kind, groups[group], source=f"{source}, {group}", partial=partial)
         for group, kind in kinds.items()
     }
-    return Experiment(**built, preset=values.get("preset", DEFAULT_PRESET), start=values.get("start", RANDOM_START))
+    preset, start = values.get("preset", DEFAULT_PRESET), values.get("start", RANDOM_START)
+    return Experiment(**built, preset=str(preset), start=str(start))
 
 
 def load_preset(name: str, algorithm: str, data: str) -> Experiment:

@@ -125,15 +125,17 @@ class Run:
             file.write(json.dumps(line) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The logged windows; a last line that was cut short is left out."""
+        """The logged windows, up to the first line that is not one, such as one that was cut short."""
         path = self.folder / "metrics.jsonl"
         lines: list[dict[str, Any]] = []
         if path.is_file():
             for line in path.read_text(encoding="utf-8").splitlines():
                 try:
-                    lines.append(json.loads(line))
-                except ValueError:
+                    record = json.loads(line)
+                    update, seconds = int(record["update"]), float(record["seconds"])
+                except (ValueError, TypeError, KeyError):
                     break
+                lines.append(record | {"update": update, "seconds": seconds})
         return lines
 
     def forget_metrics_after(self, update: int) -> float:
