@@ -6,8 +6,8 @@ import sys
 
 def main() -> int:
     """Run the command line; the exit code."""
-    # Threads that wait must not spin: where another program wants a core too, spinning ones make training on a CPU tens
-    # of times slower. OpenMP reads this when torch is loaded, hence before the import.
+    # Threads that wait must not spin: beside another such program, spinning ones make training on a CPU many times
+    # slower (benchmarks/busy_machine.py). OpenMP reads this when torch is loaded, hence before the import.
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     from fewsure.cli import main as run
 
