@@ -135,6 +135,30 @@ def test_a_checkpoint_cut_short_is_one_line_and_left_as_it_is(
         assert snapshot(copy) == before
 
 
+@pytest.mark.parametrize("command", ["train maml --updates 2", "quickstart", "reproduce regression"])
+def test_an_output_below_a_file_is_one_line(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert main([*command.split(), "--device", "cpu", "--out", str(tmp_path / "file" / "run")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda:99", "mps"])
+def test_a_device_that_cannot_train_leaves_nothing_behind(device: str, tmp_path: Path) -> None:
+    assert main(["train", "maml", "--device", device, "--out", str(tmp_path / "run")]) == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_network_that_does_not_fit_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    huge = ["--hidden", "10000000", "10000000"]
+    assert main(["train", "maml", *huge, "--device", "cpu", "--out", str(tmp_path / "run")]) == 2
+    assert "memory" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_may_change_what_no_result_depends_on(run: Path) -> None:
+    assert main(["train", "simpa", "--out", str(run), "--resume", "--device", "cpu", "--chunk-size", "2"]) == 0
+
+
 def test_platipus_starts_at_a_maml_run_and_resumes(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,6 +68,34 @@ def test_a_reproduction_is_written_up_and_not_done_twice(tmp_path: Path, capsys:
     assert (tmp_path / "report.html").is_file()
 
 
+def test_an_evaluation_of_other_tasks_is_not_taken_for_the_experiments(tmp_path: Path) -> None:
+    command = ["reproduce", "regression", "--budget", "0.001", "--seeds", "1", "--tasks", "20", "--device", "cpu"]
+    command += ["--out", str(tmp_path), "--only", "maml", "--json"]
+    assert main(command) == 0
+    expected = json.loads((tmp_path / "results.json").read_text())[0]["mse"]
+    assert main(["evaluate", str(tmp_path / "maml" / "seed-0"), "--tasks", "5", "--seed", "9", "--json"]) == 0
+    assert main(command) == 0
+    row = json.loads((tmp_path / "results.json").read_text())[0]
+    assert (row["tasks"], row["seed"], row["stream"], row["mse"]) == (20, 0, "test", expected)
+
+
+def test_a_diverging_run_does_not_end_the_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import dataclasses
+
+    from fewsure import reproduce
+
+    first, second, *_ = trials("maml")
+    explosive = dataclasses.replace(first, algorithm=dataclasses.replace(first.algorithm, inner_lr=1e30))  # type: ignore[type-var]
+    monkeypatch.setattr(reproduce, "trials", lambda method: [explosive, second])
+    command = ["reproduce", "regression", "--budget", "0.001", "--seeds", "1", "--tasks", "20", "--device", "cpu"]
+    assert main([*command, "--out", str(tmp_path), "--only", "maml", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert "diverged" in printed.err
+    assert json.loads(printed.out)[0]["preset"] == second.preset
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -39,9 +39,8 @@ def test_every_probabilistic_method_beats_mamls_ece_beyond_its_interval(method: 
 
 
 def test_simpa_has_the_lowest_error_and_better_calibration_than_the_paper_prints() -> None:
-    assert all(
-        average("simpa", "mse", "mean") < 0.5 * average(other, "mse", "mean") for other in METHODS if other != "simpa"
-    )
+    best_seeds = [min(row["mse"]["mean"] for row in of(other)) for other in METHODS if other != "simpa"]
+    assert average("simpa", "mse", "mean") < 0.6 * min(best_seeds)
     assert average("simpa", "ece") < min(printed.ece for printed in SINE_LINE_5_SHOT.values())
     assert average("simpa", "mce") < min(printed.mce for printed in SINE_LINE_5_SHOT.values())
     assert average("simpa", "mse", "mean") < SINE_LINE_5_SHOT["simpa"].mse

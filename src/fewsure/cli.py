@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class Common:
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` …; `auto` takes a GPU if there is one."""
     json: bool = False
-    """Print one JSON object on standard output, and no progress."""
+    """Print the result as JSON on standard output, and no progress."""
     debug: bool = False
     """Show the traceback of an error."""
 
@@ -53,9 +54,11 @@ class Train(Common):
     data: str = "sine-line"
     """The tasks to learn from."""
     preset: str = DEFAULT_PRESET
-    """A named set of values for all options below; single options come on top."""
+    """A named set of values for all options of the algorithm, the data, the network and the training; single options
+    come on top."""
     resume: bool = False
-    """Continue the run in --out from its last checkpoint, with the options it was started with."""
+    """Continue the run in --out from its last checkpoint, with the options it was started with; if there is none, start
+    it."""
     checkpoint_every: int = 1000
     """Updates between two checkpoints."""
     from_maml: Path | None = None
@@ -163,12 +166,21 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         print(f"fewsure: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_INPUT
-    except Stopped as stopped:
-        print(f"fewsure: {stopped}", file=sys.stderr)
-        return stopped.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except (OSError, RuntimeError) as error:
+        # torch says that memory ran out with a RuntimeError; any other is a fault of ours, and shows where.
+        if "--debug" in arguments or not (isinstance(error, OSError) or "memory" in str(error)):
+            raise
+        print(f"fewsure: {' '.join(str(error).split())}; check the paths and sizes that were given", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("fewsure: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except Stopped as stopped:
+        print(f"fewsure: {stopped}", file=sys.stderr)
+        return stopped.exit_code
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -287,7 +299,7 @@ def _what_next(out: Path) -> str:
         "fewsure train simpa --preset paper --out runs/literal": "every value as the paper prints it",
         f"fewsure evaluate {out}/simpa --tasks 10000": "tighter intervals",
         "fewsure reproduce regression --budget 0.05 --seeds 1": "all six methods, at a small part of the budget",
-        "fewsure train --help": "every option, explained",
+        "fewsure train simpa --help": "every option, explained",
     }
     width = max(map(len, steps)) + 2
     files = f"figures  {out}/report.html and {out}/report_files/\nresults  {out}/results.json"

@@ -8,6 +8,10 @@ class FewsureError(Exception):
     """Something a user can put right. The command line prints it as one line and exits with code 2."""
 
 
+class Diverged(FewsureError):
+    """Training stopped because its numbers were no longer finite."""
+
+
 def require(condition: bool, name: str, expected: str, given: object) -> None:
     """Raise unless `condition` holds, naming the argument, what was expected and what came.
 

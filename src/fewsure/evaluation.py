@@ -55,6 +55,7 @@ def evaluate(
         "nll": mean_over_tasks(records["nll"]),
         **_calibration(records["reliability"]),
         "with_noise": _calibration(records["reliability_with_noise"]),
+        "stream": stream,
         "seed": seed,
         "version": __version__,
         "device": device_name(device_of(meta)),

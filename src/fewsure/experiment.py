@@ -104,7 +104,7 @@ def from_values(values: Mapping[str, Any], *, source: str, partial: bool = False
         if not isinstance(values.get(group, {}), Mapping):
             raise FewsureError(f"{source}: expected `{group}` to be a table of options, but got {values[group]!r}")
     groups = {group: dict(values.get(group, {})) for group in GROUPS}
-    algorithm, data = groups["algorithm"].pop("name", ""), groups["data"].pop("name", "")
+    algorithm, data = str(groups["algorithm"].pop("name", "")), str(groups["data"].pop("name", ""))
     require_known("algorithm", algorithm, list(ALGORITHMS))
     require_known("data", data, list(DATA))
     kinds = {

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fewsure.errors import require
 from fewsure.types import Model, Network
 
 SMALLEST_PROBABILITY = 1e-3
@@ -53,6 +54,7 @@ def bounded_cross_entropy(output: Tensor, y: Tensor) -> Tensor:
     tensor([1.])
     """
     classes = output.shape[-1]
+    require(classes * SMALLEST_PROBABILITY < 1, "classes", f"fewer than {1 / SMALLEST_PROBABILITY:.0f}", classes)
     probability = torch.exp(-cross_entropy(output, y))
     mixed = (1 - classes * SMALLEST_PROBABILITY) * probability + SMALLEST_PROBABILITY
     return mixed.log() / math.log(SMALLEST_PROBABILITY)

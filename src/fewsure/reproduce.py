@@ -13,6 +13,7 @@ on where the last one stopped.
 
 import dataclasses
 import json
+import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from importlib import resources
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 
-from fewsure.errors import FewsureError, require_known
+from fewsure.errors import Diverged, FewsureError, require_known
 from fewsure.evaluation import evaluate
 from fewsure.experiment import GROUPS, Experiment, load_preset
 from fewsure.files import write_atomically
@@ -56,19 +57,18 @@ class Reproduction:
         scores = []
         for number, experiment in enumerate(trials(method)):
             run = self._train(self.folder / method / f"trial-{number}", experiment, TRIAL_SHARE, seed=0)
-            scores.append((self._validate(run)["nll"]["mean"], number, experiment))
+            if run is not None:
+                scores.append((self._validate(run)["nll"]["mean"], number, experiment))
+        if not scores:
+            raise Diverged(f"every tuning trial of {method} diverged; see {self.folder / method}")
         tuned = min(scores, key=lambda score: score[:2])[2]
         for seed in range(self.seeds):
-            run = self._train(self.folder / method / f"seed-{seed}", tuned, 1.0, seed)
-            if run.evaluation() is None:
-                evaluate_run(run, self.device, tasks=self.tasks, seed=0, quiet=self.quiet)
+            self._train_and_evaluate(self.folder / method / f"seed-{seed}", tuned, seed, "test")
 
     def compare_variant(self, variant: str) -> None:
         """Train a variant of SImPa for every seed, and evaluate it on validation tasks, from which one may choose."""
         for seed in range(self.seeds):
-            run = self._train(self.folder / variant / f"seed-{seed}", variants()[variant], 1.0, seed)
-            if run.evaluation() is None:
-                evaluate_run(run, self.device, tasks=self.tasks, seed=0, stream="validation", quiet=self.quiet)
+            self._train_and_evaluate(self.folder / variant / f"seed-{seed}", variants()[variant], seed, "validation")
 
     def rows(self) -> list[dict[str, Any]]:
         """One object per entry and seed that is finished: the evaluation, with what it took."""
@@ -102,18 +102,33 @@ class Reproduction:
         for file in sorted(self.folder.glob("*/trial-*/validation.json")):
             run = Run.open(file.parent)
             number = int(file.parent.name.removeprefix("trial-"))
-            options = _read("sine-line.toml")[file.parent.parent.name][number]
+            listed = _read("sine-line.toml")[file.parent.parent.name][number]
+            record = run.experiment.record()
+            options = {group: {name: record[group][name] for name in names} for group, names in listed.items()}
             tuning.append(self._validate(run) | {"trial": number, "options": options})
         return tuning
 
     def _runs(self) -> list[Run]:
         return [Run.open(file.parent) for file in sorted(self.folder.glob("*/seed-*/config.json"))]
 
-    def _train(self, folder: Path, experiment: Experiment, share: float, seed: int) -> Run:
+    def _train_and_evaluate(self, folder: Path, experiment: Experiment, seed: int, stream: str) -> None:
+        run = self._train(folder, experiment, 1.0, seed)
+        if run is None:
+            return
+        found, asked = run.evaluation() or {}, {"tasks": self.tasks, "seed": 0, "stream": stream}
+        if any(found.get(name) != value for name, value in asked.items()):
+            evaluate_run(run, self.device, tasks=self.tasks, seed=0, stream=stream, quiet=self.quiet)
+
+    def _train(self, folder: Path, experiment: Experiment, share: float, seed: int) -> Run | None:
+        """The trained run, or None if it diverged, which the page lists."""
         updates = max(1, round(experiment.training.updates * share * self.budget))
         training = dataclasses.replace(experiment.training, updates=updates, seed=seed)
         run = start_run(folder, dataclasses.replace(experiment, training=training), resume=True)
-        train_run(run, self.device, quiet=self.quiet)
+        try:
+            train_run(run, self.device, quiet=self.quiet)
+        except Diverged as error:
+            print(f"{folder}: {error}", file=sys.stderr)
+            return None
         return run
 
     def _validate(self, run: Run) -> dict[str, Any]:

@@ -18,12 +18,17 @@ from fewsure.training.loop import Progress, train
 from fewsure.training.runs import Checkpoint, Run
 from fewsure.types import Parts
 
+WITHOUT_EFFECT = ("chunk_size", "cuda_graph")
+"""Options on which a result does not depend: a resumed run may have others."""
+
 
 class Stopped(Exception):
     """Training was asked to stop by a signal and left a checkpoint behind."""
 
     def __init__(self, run: Run, number: int) -> None:
-        super().__init__(f"stopped; {run.folder} holds a checkpoint, continue with --resume")
+        super().__init__(
+            f"stopped; {run.folder} holds a checkpoint, run the command again to go on (train: with --resume)"
+        )
         self.exit_code = 128 + number
 
 
@@ -39,15 +44,15 @@ def start_run(folder: Path, experiment: Experiment, *, resume: bool, meta: Parts
         return run
     run = Run.open(folder)
     there, asked = run.experiment.record(), experiment.record()
-    for group in GROUPS:
-        for name, value in there[group].items():
-            given = asked[group].get(name)
-            if given != value:
-                raise FewsureError(
-                    f"a resumed run keeps its options: `{name}` is {value!r} in {folder}, but got {given!r}; "
-                    "leave the option out, or choose another --out"
-                )
-    return run
+    options = [(name, value, asked[group].get(name)) for group in GROUPS for name, value in there[group].items()]
+    options += [("start", there["start"], asked["start"])] if meta is not None else []
+    for name, value, given in options:
+        if given != value and name not in WITHOUT_EFFECT:
+            raise FewsureError(
+                f"a resumed run keeps its options: `{name}` is {value!r} in {folder}, but got {given!r}; "
+                "leave the option out, or choose another --out"
+            )
+    return Run(folder, dataclasses.replace(run.experiment, training=experiment.training), run.version)
 
 
 def start_at_maml(experiment: Experiment, folder: Path) -> tuple[Experiment, Parts]:
@@ -76,7 +81,10 @@ def train_run(run: Run, device: torch.device, *, quiet: bool = False, checkpoint
         train(run, device, checkpoint_every=checkpoint_every, show=show, stop=stop)
     if stop.received and run.load(device).update < run.experiment.training.updates:
         raise Stopped(run, stop.received)
-    return run.metrics()[-1]
+    lines = run.metrics()
+    if not lines:
+        raise FewsureError(f"{run.folder} is trained, but its metrics.jsonl is missing or damaged; train the run anew")
+    return lines[-1]
 
 
 def evaluate_run(

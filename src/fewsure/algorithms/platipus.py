@@ -41,8 +41,9 @@ class Platipus:
     first_order: bool = True
     """Take the gradients inside a task as constants (cheaper); off, differentiate through them."""
     kl_weight: float = 1.0
-    """β, the weight of the KL beside the mean query loss; 1 is the paper's objective. A small one lets training rely on
-    what only the query set tells, which is missing at prediction."""
+    """β, the weight of the KL beside the mean query loss. The evidence bound of m query examples has 1/m for a negative
+    log-likelihood, and 2·noise²/m for a squared error; a larger one keeps training from relying on what only the query
+    set tells, which is missing at prediction, and did better."""
     prior_std: float = 0.1
     """σ_θ where training starts: the spread of the initialisations from which a task's functions are adapted."""
     inference_std: float = 0.1

@@ -35,12 +35,10 @@ def calibration_intervals(reliability: Float[Tensor, "T L"]) -> tuple[list[float
 
     The errors are not means over tasks (the reliability is averaged first), so they have no standard error.
     """
-    tasks = len(reliability)
-    generator = streams.generator(0, "bootstrap")
-    counts = torch.zeros(BOOTSTRAP, tasks, dtype=torch.float64)
-    chosen = torch.randint(tasks, (BOOTSTRAP, tasks), generator=generator)
-    counts.scatter_add_(1, chosen, torch.ones((), dtype=torch.float64).expand(BOOTSTRAP, tasks))
-    resampled = counts @ reliability.double().cpu() / tasks
+    rows, generator = reliability.double().cpu(), streams.generator(0, "bootstrap")
+    resampled = torch.stack(
+        [rows[torch.randint(len(rows), (len(rows),), generator=generator)].mean(0) for _ in range(BOOTSTRAP)]
+    )
     edges = torch.tensor([0.025, 0.975], dtype=torch.float64)
     ece, mce = calibration_errors(resampled)
     return ece.quantile(edges).tolist(), mce.quantile(edges).tolist()

@@ -9,6 +9,7 @@ from fewsure.report.reference import printed_for
 from fewsure.report.styles import display_name
 
 Row = Mapping[str, Any]
+STREAMS = {"regression": "test", "ablation": "validation"}
 HEADERS = ("entry", "seeds", "samples", "MSE", "ECE", "MCE", "NLL", "MSE / ECE / MCE in the paper")
 
 
@@ -17,16 +18,17 @@ def results_page(rows: Sequence[Row], tuning: Sequence[Row], unfinished: Sequenc
     entries = [(name, list(group)) for name, group in groupby(rows, key=_name)]
     entries.sort(key=lambda entry: mean(row["ece"] for row in entry[1]))
     tasks = " or ".join(f"{count:,}" for count in sorted({row["tasks"] for row in rows}))
+    updates = " or ".join(f"{count:,}" for count in sorted({row["updates"] for row in rows}))
     return "\n".join(
         [
             f"# Results: {target}",
             "",
             f"Made by `fewsure reproduce {target}`, together with the JSON of every figure; edit neither by hand.",
             "",
-            f"{tasks} unseen tasks, the same for every entry on one kind of device. Headline protocol: quantiles of 32",
-            "sampled function values (BMAML: its particles; MAML: its one function), no observation noise, no scaling",
-            "after training; squared error of the mean prediction against noisy labels. With several seeds: mean ±",
-            "standard deviation over seeds.",
+            f"{tasks} unseen {STREAMS[target]} tasks, the same for every entry on one kind of device, after {updates}",
+            "updates. Headline protocol: quantiles of 32 sampled function values (BMAML: its particles; MAML: its one",
+            "function), no observation noise, no scaling after training; squared error of the mean prediction against",
+            "noisy labels. With several seeds: mean ± standard deviation over seeds.",
             "",
             *_table(HEADERS, [_entry_row(name, group) for name, group in entries]),
             "",

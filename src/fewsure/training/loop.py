@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from fewsure.devices import device_name
-from fewsure.errors import FewsureError
+from fewsure.errors import Diverged
 from fewsure.experiment import RANDOM_START
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.runs import Checkpoint, Run
@@ -81,8 +81,9 @@ def _log(run: Run, progress: Progress) -> None:
     bad = next((name for name, value in progress.means.items() if not math.isfinite(value)), None)
     if bad is not None:
         last = f"its last good checkpoint is in {run.folder}" if run.has_checkpoint else "no checkpoint was made"
-        raise FewsureError(
-            f"training diverged before update {progress.update}: `{bad}` is not finite; {last}; lower --lr"
+        raise Diverged(
+            f"training diverged before update {progress.update}: `{bad}` is not finite; {last}; "
+            "try a lower --lr or --inner-lr"
         )
     line = {
         "update": progress.update,

@@ -22,14 +22,19 @@ class Optimiser:
     def step(self, gradient: Parts, clip_norm: float | None = None) -> Tensor:
         """One step of Adam; the gradient's norm over all groups, before it is scaled down to at most `clip_norm`.
 
-        A gradient that is not finite counts as zero, which is decided on the device, without waiting for it.
+        If the gradient is not finite, nothing changes. That is decided on the device, without waiting for it.
         """
         leaves = [(f"{part}/{name}", value) for part, params in gradient.items() for name, value in params.items()]
         norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for _, value in leaves]))
+        finite = norm.isfinite()
         scale = torch.ones_like(norm) if clip_norm is None else (clip_norm / (norm + 1e-6)).clamp(max=1)
         for key, value in leaves:
-            self._leaves[key].grad = torch.where(norm.isfinite(), value * scale, 0)
+            self._leaves[key].grad = torch.where(finite, value * scale, 0)
+        changing = [*self._leaves.values(), *self.state().values()]
+        before = [tensor.clone() for tensor in changing]
         self._adam.step()
+        for tensor, old in zip(changing, before, strict=True):
+            tensor.copy_(torch.where(finite.to(tensor.device), tensor, old))
         return norm
 
     def state(self) -> dict[str, Tensor]:
@@ -45,3 +50,13 @@ class Optimiser:
         for key, value in state.items():
             name, moment = key.rsplit("/", 1)
             self._adam.state[self._leaves[name]][moment] = value
+
+
+def optimiser_shapes(meta: Parts) -> dict[str, torch.Size]:
+    """The shape of each tensor of an optimiser's state, after its first step on these meta-parameters."""
+    shapes: dict[str, torch.Size] = {}
+    for part, params in meta.items():
+        for name, value in params.items():
+            moments = {"step": torch.Size(()), "exp_avg": value.shape, "exp_avg_sq": value.shape}
+            shapes |= {f"{part}/{name}/{moment}": shape for moment, shape in moments.items()}
+    return shapes

@@ -22,6 +22,7 @@ from fewsure import streams
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment, from_values
 from fewsure.files import write_atomically
+from fewsure.training.optimiser import optimiser_shapes
 from fewsure.types import Parts
 from fewsure.version import __version__
 
@@ -52,10 +53,12 @@ class Run:
             raise FewsureError(f"{folder} already holds a run; continue it with --resume, or choose another --out")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise FewsureError(f"expected --out to be a new or empty folder, but {folder} is not; choose another")
+        run = cls(folder, experiment, __version__)
+        run.initial()  # what cannot be initialised leaves nothing behind
         folder.mkdir(parents=True, exist_ok=True)
         record = {"format": FORMAT, "version": __version__} | experiment.record()
         write_atomically(folder / "config.json", json.dumps(record, indent=1) + "\n")
-        return cls(folder, experiment, __version__)
+        return run
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -114,11 +117,20 @@ class Run:
                         f"{path}: expected {part}/{name} of shape {tuple(value.shape)}, but got {came}; "
                         "does it belong to this config.json?"
                     )
+                if not (found.is_floating_point() and bool(found.isfinite().all())):
+                    raise FewsureError(
+                        f"{path}: {part}/{name} holds values that are no finite numbers; train the run anew"
+                    )
                 meta[part][name] = found
-        if "update" not in tensors:
-            raise FewsureError(f"{path}: expected the number of updates, but it is missing; train the run anew")
-        update = int(tensors.pop("update"))
-        return Checkpoint(update, meta, {name.removeprefix("optimiser/"): value for name, value in tensors.items()})
+        update = tensors.pop("update", torch.tensor(-1))
+        optimiser = {name.removeprefix("optimiser/"): value for name, value in tensors.items()}
+        if (
+            update.shape != ()
+            or not 0 <= int(update) <= self.experiment.training.updates
+            or (optimiser and {name: value.shape for name, value in optimiser.items()} != optimiser_shapes(meta))
+        ):
+            raise FewsureError(f"{path}: the number of updates or the optimiser's state is damaged; train the run anew")
+        return Checkpoint(int(update), meta, optimiser)
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
@@ -129,7 +141,7 @@ class Run:
         path = self.folder / "metrics.jsonl"
         lines: list[dict[str, Any]] = []
         if path.is_file():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
                     record = json.loads(line)
                     update, seconds = int(record["update"]), float(record["seconds"])
@@ -159,7 +171,7 @@ class Run:
         if not path.is_file():
             return None
         try:
-            summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+            summary: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
             raise FewsureError(f"{path} cannot be read ({error}); run `fewsure evaluate {self.folder}`") from error
         return summary
