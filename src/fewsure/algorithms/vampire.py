@@ -1,28 +1,21 @@
 """VAMPIRE (Nguyen, Do and Carneiro, 2020, "Uncertainty in model-agnostic meta-learning using variational inference").
 
-prior of a task's weights:  p(w; θ) = N(μ_θ, diag σ_θ²), whose parameters are what is meta-learned
-likelihood:                 p(y | x, w) ∝ exp(−ℓ(y, f(x; w)) / τ)
-posterior of a task:        q(w; λ) = N(μ_λ, diag σ_λ²), λ starting at θ
-lower level:  λ descends the variational free energy of the m support examples (here per example, and times τ)
-                  E_q[ℓ(support)]  +  (β τ / m) KL[q(w; λ) ‖ p(w; θ)]
-upper level:  θ minimises the expected negative log-likelihood of the query examples (likewise),
+lower level:  λ descends the variational free energy of the support set, as `gaussian.py` writes it
+upper level:  θ minimises the expected negative log-likelihood of the query examples (here per example, and times τ),
                   E_{q(w; λ_K)}[ℓ(query)]
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from fewsure.errors import require
-from fewsure.posteriors import outputs
-from fewsure.posteriors.gaussian import GaussianPosterior, descend_free_energy, divergence, expected_loss
-from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
+from fewsure.algorithms.gaussian import GaussianMethod
+from fewsure.posteriors.gaussian import GaussianPosterior, divergence, expected_loss
+from fewsure.types import Info, Model, Noise, Parts, Stage, Task
 
 
 @dataclass(frozen=True)
-class Vampire:
+class Vampire(GaussianMethod):
     """Variational inference in MAML (VAMPIRE; Nguyen et al., 2020): a learned Gaussian prior of a task's weights.
 
     Lower level, k = 1..K, from λ_0 = θ:   λ_k = λ_{k-1} − α ∇ { E_q[ℓ(support)] + (β τ/m) KL[q(w; λ_{k-1}) ‖ p(w; θ)] }
@@ -31,63 +24,8 @@ class Vampire:
     ℓ is the mean loss of the examples, and a label's likelihood is proportional to exp(−ℓ/τ).
     """
 
-    inner_lr: float = 1e-2
-    """α, the step size of adaptation, for means and logarithms of standard deviations alike."""
-    inner_steps: int = 5
-    """K, gradient steps per task."""
-    first_order: bool = False
-    """Take the inner gradients as constants (cheaper); off, differentiate through them. First order does not see that
-    a step overshoots, and needs a smaller `inner_lr`."""
-    temperature: float = 1.0
-    """τ, the scale of the loss in the likelihood: 2σ² if it is a squared error and the labels carry noise of standard
-    deviation σ, 1 if it is a cross-entropy."""
-    kl_weight: float = 1.0
-    """β, the weight of KL[q ‖ p]; 1 is the paper's objective."""
-    train_samples: int = 5
-    """Samples of w per task and step in training."""
-    initial_std: float = 0.05
-    """Standard deviation of every weight in the prior before training. A larger one spreads predictions more. Where
-    α β τ/(m · std²) is above 2, steps overshoot on their way back to the prior."""
-
-    def __post_init__(self) -> None:
-        for name in ("inner_lr", "temperature", "initial_std"):
-            value = getattr(self, name)
-            require(0 < value < float("inf"), name, "a number above 0", value)
-        for name in ("inner_steps", "train_samples"):
-            require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        require(0 <= self.kl_weight < float("inf"), "kl_weight", "a number of at least 0", self.kl_weight)
-
-    def init(self, model: Model, generator: torch.Generator) -> Parts:
-        return GaussianPosterior(model.network).init(generator, self.initial_std)
-
-    def noise(self, model: Model) -> NoiseSpec:
-        levels = self.inner_steps + 1  # the last one is the upper level's
-        return NoiseSpec(task={"weights": GaussianPosterior(model.network).draw(levels, self.train_samples)})
-
-    def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
-        family = GaussianPosterior(model.network)
-        return family.groups(self._optimise_lower_level(family.vectors(meta), model, support, noise))
-
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         prior = GaussianPosterior(model.network).vectors(meta)
-        posterior = self._optimise_lower_level(prior, model, task.support, noise)
+        posterior = self.optimise_lower_level(prior, model, task.support, noise)
         loss = expected_loss(posterior, model, task.query, noise["weights"][-1])
         return loss, {"loss": loss, "kl": divergence(posterior, prior), "std": posterior["log_std"].mean().exp()}
-
-    def prediction_noise(self, model: Model, samples: int) -> Mapping[str, Draw]:
-        return {"weights": GaussianPosterior(model.network).draw(samples)}
-
-    def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
-        family = GaussianPosterior(model.network)
-        return outputs(model.network, family.sample(family.vectors(posterior), noise["weights"]), x)
-
-    def _optimise_lower_level(self, prior: Params, model: Model, support: Batch, noise: Noise) -> Params:
-        return descend_free_energy(
-            prior,
-            model,
-            support,
-            noise["weights"][:-1],
-            lr=self.inner_lr,
-            kl_weight=self.kl_weight * self.temperature / support.x.shape[0],
-            first_order=self.first_order,
-        )
