@@ -20,7 +20,6 @@ from fewsure.models import classification, regression
 from fewsure.networks import Mlp, flatten, weight_count
 from fewsure.posteriors.gaussian import GaussianPosterior, divergence, expected_loss
 from fewsure.training.engine import Engine
-from fewsure.training.optimiser import Optimiser
 from fewsure.types import Batch, Model, Noise, Params, Parts, Stage, Task
 from fewsure.vectorise import draw_noise, for_each_task, take
 
@@ -266,47 +265,6 @@ def test_without_spread_and_without_divergence_adaptation_is_that_of_maml(method
     adapted = algorithm.adapt(meta, model, task.support, noise)
     maml = Maml(inner_lr=0.1, inner_steps=3).adapt({"weights": meta["mean"]}, model, task.support, {})
     assert_close({"weights": adapted["mean"]}, maml, 1e-9)
-
-
-def blobs(tasks: int, generator: torch.Generator) -> Task:
-    """3-way 10-shot tasks: the classes are blobs around three random centres."""
-    centres = torch.randn(tasks, 3, 4, generator=generator)
-
-    def observe(shot: int) -> Batch:
-        y = torch.arange(3).repeat(shot).expand(tasks, -1)
-        x = centres.gather(1, y.unsqueeze(-1).expand(-1, -1, 4))
-        return Batch(x + 0.3 * torch.randn(x.shape, generator=generator), y)
-
-    return Task(observe(10), observe(10))
-
-
-@ORDERS
-@METHODS
-def test_blobs_are_classified_after_short_training(method: Method, first_order: bool) -> None:
-    model = classification(Mlp((4, 32, 3)))
-    algorithm = small(method, inner_lr=0.3, temperature=1, kl_weight=1, initial_std=0.15, first_order=first_order)
-    meta = algorithm.init(model, streams.generator(0, "init"))
-    engine, optimiser = Engine(algorithm, model), Optimiser(meta)
-    optimiser.set_learning_rate(1e-2)
-    for update in range(60):
-        generator = streams.generator(0, "train", update)
-        tasks = blobs(8, generator)
-        shared, noise = draw_noise(algorithm.noise(model), 8, generator)
-        gradient, _ = engine.gradient(meta, tasks, shared, noise, Stage(torch.tensor(update), 8))
-        optimiser.step(gradient, clip_norm=1.0)
-
-    generator = streams.generator(0, "test")
-    tasks = blobs(100, generator)
-    _, noise = draw_noise(algorithm.noise(model), 100, generator)
-    weights_noise = torch.randn(100, 8, weight_count(model.network), generator=generator)
-
-    def accuracy(parts: tuple[Task, Noise, Tensor], meta: Parts) -> Tensor:
-        task, noise, weights_noise = parts
-        posterior = algorithm.adapt(meta, model, task.support, noise)
-        outputs = algorithm.predict(posterior, model, task.query.x, {"weights": weights_noise})
-        return (outputs.softmax(-1).mean(0).argmax(-1) == task.query.y).float().mean()
-
-    assert for_each_task(accuracy)((tasks, noise, weights_noise), meta).mean() > 0.65  # chance is 1/3
 
 
 @METHODS
