@@ -10,7 +10,8 @@ from fewsure.algorithms.simpa import Simpa
 from fewsure.data.sine_line import SineLine
 from fewsure.models import regression
 from fewsure.networks import Mlp
-from fewsure.types import Algorithm, Parts, Stage
+from fewsure.training.engine import Engine
+from fewsure.types import Algorithm, Model, Parts, Stage
 from fewsure.vectorise import draw_noise
 
 TASKS = 4
@@ -68,3 +69,23 @@ def assert_close(a: Parts, b: Parts, tolerance: float) -> None:
         for name, value in params.items():
             difference = float((value - b[part][name]).abs().max())
             assert difference <= tolerance, f"{part}/{name} differs by {difference}"
+
+
+def assert_vectorised_equals_loop(algorithm: Algorithm, model: Model, batch: tuple) -> None:
+    """The meta-gradient and what is logged, for all tasks at once and for any chunk of them."""
+    reference, info = Engine(algorithm, model, loop=True).gradient(*batch)
+    for chunk_size in (None, 1, 3):
+        gradient, vectorised_info = Engine(algorithm, model, chunk_size=chunk_size).gradient(*batch)
+        assert_close(gradient, reference, 1e-10)
+        assert_close({"info": vectorised_info}, {"info": info}, 1e-10)
+
+
+def assert_gradient_equals_finite_differences(algorithm: Algorithm, model: Model, batch: tuple) -> None:
+    """The meta-gradient along three random directions."""
+    meta, *rest = batch
+    engine = Engine(algorithm, model)
+    gradient, _ = engine.gradient(meta, *rest)
+    for seed in range(3):
+        direction = random_direction(meta, seed)
+        expected = slope(lambda at: engine.loss(at, *rest)[0], meta, direction)
+        assert abs(inner_product(gradient, direction) - expected) <= 1e-6 * abs(expected)

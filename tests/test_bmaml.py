@@ -18,7 +18,17 @@ from fewsure.training.engine import Engine
 from fewsure.types import Batch, Parts, Task
 from fewsure.vectorise import take
 
-from .helpers import MODEL, TASKS, assert_close, inner_product, meta_batch, random_direction, slope
+from .helpers import (
+    MODEL,
+    TASKS,
+    assert_close,
+    assert_gradient_equals_finite_differences,
+    assert_vectorised_equals_loop,
+    inner_product,
+    meta_batch,
+    random_direction,
+    slope,
+)
 
 ORDERS = pytest.mark.parametrize("first_order", [True, False], ids=["first", "second"])
 
@@ -151,13 +161,7 @@ def test_first_order_chaser_gradient_points_from_leader_to_chaser() -> None:
 @pytest.mark.parametrize("prior_std", [None, 2.0], ids=["flat", "gaussian"])
 def test_second_order_gradient_equals_finite_differences(prior_std: float | None) -> None:
     algorithm = small_bmaml(first_order=False, prior_std=prior_std)
-    meta, *rest = meta_batch(algorithm)
-    engine = Engine(algorithm, MODEL)
-    gradient, _ = engine.gradient(meta, *rest)
-    for seed in range(3):
-        direction = random_direction(meta, seed)
-        expected = slope(lambda at: engine.loss(at, *rest)[0], meta, direction)
-        assert inner_product(gradient, direction) == pytest.approx(expected, rel=1e-6)
+    assert_gradient_equals_finite_differences(algorithm, MODEL, meta_batch(algorithm))
 
 
 @pytest.mark.usefixtures("float64")
@@ -185,12 +189,7 @@ def test_second_order_chaser_gradient_equals_finite_differences_with_the_leader_
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("algorithm", METHODS, ids=name)
 def test_vectorised_equals_loop_and_any_chunk(algorithm: Bmaml) -> None:
-    batch = meta_batch(algorithm)
-    reference, info = Engine(algorithm, MODEL, loop=True).gradient(*batch)
-    for chunk_size in (None, 3):
-        gradient, vectorised_info = Engine(algorithm, MODEL, chunk_size=chunk_size).gradient(*batch)
-        assert_close(gradient, reference, 1e-10)
-        assert_close({"info": vectorised_info}, {"info": info}, 1e-10)
+    assert_vectorised_equals_loop(algorithm, MODEL, meta_batch(algorithm))
 
 
 def test_prediction_is_that_of_the_particles_whatever_number_is_asked_for() -> None:

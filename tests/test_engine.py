@@ -8,7 +8,16 @@ from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Parts
 from fewsure.vectorise import for_each_task, take
 
-from .helpers import DATA, MODEL, TASKS, assert_close, inner_product, meta_batch, random_direction, slope, small_simpa
+from .helpers import (
+    DATA,
+    MODEL,
+    TASKS,
+    assert_close,
+    assert_gradient_equals_finite_differences,
+    assert_vectorised_equals_loop,
+    meta_batch,
+    small_simpa,
+)
 
 KL = ("none", "moment", "moment+critic", "critic")
 METHODS = [Maml(first_order=first) for first in (True, False)]
@@ -25,12 +34,7 @@ def name(algorithm: Algorithm) -> str:
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("algorithm", METHODS, ids=name)
 def test_vectorised_equals_loop_and_any_chunk(algorithm: Algorithm) -> None:
-    batch = meta_batch(algorithm)
-    reference, info = Engine(algorithm, MODEL, loop=True).gradient(*batch)
-    for chunk_size in (None, 1, 3):
-        gradient, vectorised_info = Engine(algorithm, MODEL, chunk_size=chunk_size).gradient(*batch)
-        assert_close(gradient, reference, 1e-10)
-        assert_close({"info": vectorised_info}, {"info": info}, 1e-10)
+    assert_vectorised_equals_loop(algorithm, MODEL, meta_batch(algorithm))
 
 
 @pytest.mark.usefixtures("float64")
@@ -50,13 +54,7 @@ def test_processes_that_share_a_meta_batch_average_to_the_whole(algorithm: Algor
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("algorithm", [m for m in METHODS if not m.first_order and "critic" not in name(m)], ids=name)
 def test_second_order_gradient_equals_finite_differences(algorithm: Algorithm) -> None:
-    meta, *rest = meta_batch(algorithm)
-    engine = Engine(algorithm, MODEL)
-    gradient, _ = engine.gradient(meta, *rest)
-    for seed in range(3):
-        direction = random_direction(meta, seed)
-        expected = slope(lambda at: engine.loss(at, *rest)[0], meta, direction)
-        assert inner_product(gradient, direction) == pytest.approx(expected, rel=1e-6)
+    assert_gradient_equals_finite_differences(algorithm, MODEL, meta_batch(algorithm))
 
 
 @pytest.mark.usefixtures("float64")

@@ -23,7 +23,7 @@ from fewsure.training.engine import Engine
 from fewsure.types import Batch, Model, Noise, Params, Parts, Stage, Task
 from fewsure.vectorise import draw_noise, for_each_task, take
 
-from .helpers import assert_close, inner_product, random_direction, slope
+from .helpers import assert_close, assert_gradient_equals_finite_differences
 
 Method = type[Abml] | type[Vampire]
 
@@ -208,13 +208,7 @@ def problem(algorithm: Abml | Vampire, kind: str) -> tuple[Model, tuple]:
 @METHODS
 def test_second_order_meta_gradient_equals_finite_differences(method: Method, kind: str) -> None:
     algorithm = small(method, first_order=False)
-    model, (meta, *rest) = problem(algorithm, kind)
-    engine = Engine(algorithm, model)
-    gradient, _ = engine.gradient(meta, *rest)
-    for seed in range(5):
-        direction = random_direction(meta, seed)
-        numerical = slope(lambda meta: engine.loss(meta, *rest)[0], meta, direction)
-        assert inner_product(gradient, direction) == pytest.approx(numerical, rel=1e-6)
+    assert_gradient_equals_finite_differences(algorithm, *problem(algorithm, kind))
 
 
 @pytest.mark.usefixtures("float64")

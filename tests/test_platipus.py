@@ -14,7 +14,16 @@ from fewsure.training.engine import Engine
 from fewsure.types import Batch, Params
 from fewsure.vectorise import draw_per_task, take
 
-from .helpers import MODEL, TASKS, assert_close, inner_product, meta_batch, random_direction, slope
+from .helpers import (
+    MODEL,
+    TASKS,
+    assert_close,
+    assert_vectorised_equals_loop,
+    inner_product,
+    meta_batch,
+    random_direction,
+    slope,
+)
 
 
 def small_platipus(**options: object) -> Platipus:
@@ -90,12 +99,7 @@ def test_second_order_gradient_equals_finite_differences() -> None:
 @pytest.mark.parametrize("first_order", [True, False], ids=["first", "second"])
 def test_vectorised_equals_loop_and_any_chunk(first_order: bool) -> None:
     algorithm = small_platipus(first_order=first_order)
-    batch = meta_batch(algorithm)
-    reference, info = Engine(algorithm, MODEL, loop=True).gradient(*batch)
-    for chunk_size in (None, 3):
-        gradient, vectorised_info = Engine(algorithm, MODEL, chunk_size=chunk_size).gradient(*batch)
-        assert_close(gradient, reference, 1e-10)
-        assert_close({"info": vectorised_info}, {"info": info}, 1e-10)
+    assert_vectorised_equals_loop(algorithm, MODEL, meta_batch(algorithm))
 
 
 @pytest.mark.usefixtures("float64")

@@ -94,25 +94,3 @@ def test_a_diverging_run_does_not_end_the_experiment(
     printed = capsys.readouterr()
     assert "diverged" in printed.err
     assert json.loads(printed.out)[0]["preset"] == second.preset
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["reproduction"], "one of regression, ablation"),
-        (["regression", "--only", "mammal"], "did you mean 'maml'?"),
-        (["regression", "--budget", "0"], "expected `budget` to be a number above 0"),
-        (["ablation", "--seeds", "0"], "expected `seeds` to be at least 1"),
-    ],
-)
-def test_bad_input_is_refused_in_one_line(
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["reproduce", *arguments]) == 2
-    assert message in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

@@ -52,10 +52,10 @@ def test_bmaml_has_the_lowest_nll_and_the_largest_error_of_the_probabilistic_met
     assert max(PROBABILISTIC, key=lambda method: average(method, "mse", "mean")) == "bmaml"
 
 
-def test_abml_and_vampire_have_a_lower_ece_than_simpa_at_two_to_three_times_its_error() -> None:
-    for method in ("abml", "vampire"):
+def test_abml_vampire_and_bmaml_have_a_lower_ece_than_simpa_at_two_and_a_half_to_three_times_its_error() -> None:
+    for method in ("abml", "vampire", "bmaml"):
         assert average(method, "ece") < average("simpa", "ece")
-        assert 2 < average(method, "mse", "mean") / average("simpa", "mse", "mean") < 3
+        assert 2.5 < average(method, "mse", "mean") / average("simpa", "mse", "mean") < 3.2
 
 
 def test_platipus_halves_mamls_ece() -> None:

@@ -11,7 +11,8 @@ import torch
 from fewsure.algorithms import ALGORITHMS
 from fewsure.algorithms.maml import Maml
 from fewsure.data.sine_line import SineLine
-from fewsure.errors import FewsureError
+from fewsure.errors import Diverged, FewsureError
+from fewsure.evaluation import evaluate
 from fewsure.experiment import Experiment, Training, load_preset
 from fewsure.networks import MlpOptions
 from fewsure.training.loop import train
@@ -120,6 +121,12 @@ def test_diverging_training_stops_with_the_last_good_checkpoint(tmp_path: Path) 
     with pytest.raises(FewsureError, match=r"diverged.*`loss` is not finite"):
         train(run, CPU, log_every=1)
     assert not run.has_checkpoint
+
+
+def test_an_evaluation_whose_predictions_are_no_numbers_is_refused(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", experiment(Maml(inner_lr=1e30)))
+    with pytest.raises(Diverged, match=r"diverged on \d+ of 10 tasks"):
+        evaluate(run.experiment, run.initial().meta, tasks=10, seed=0)
 
 
 def test_an_update_whose_gradient_is_not_finite_is_skipped_and_counted() -> None:

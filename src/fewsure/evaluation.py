@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fewsure import streams
 from fewsure.devices import device_name, device_of
+from fewsure.errors import Diverged
 from fewsure.experiment import Experiment
 from fewsure.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
 from fewsure.metrics.scores import mean_squared_error, mixture_nll
@@ -45,6 +46,12 @@ def evaluate(
     """(the object that `evaluate --json` prints, the records of the single tasks) on unseen tasks."""
     start = time.perf_counter()
     records = task_records(experiment, meta, tasks=tasks, seed=seed, stream=stream, progress=progress)
+    broken = int((~records["mse"].isfinite()).sum())
+    if broken:
+        raise Diverged(
+            f"adaptation diverged on {broken} of {tasks} tasks, whose predictions are no finite numbers; "
+            "train anew with a lower --lr or --inner-lr"
+        )
     summary = {
         "algorithm": experiment.algorithm_name,
         "data": experiment.data_name,

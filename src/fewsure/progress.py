@@ -45,7 +45,7 @@ class ProgressLine:
         left = f", {_clock(pace * (total - done))} left" if pace is not None and done < total else ""
         line = f"{self._title} {done:,}/{total:,}{left}  {text}"
         if self._live:
-            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+            self._live.update(Text(line), refresh=True)
         elif done == total or now - self._printed >= PLAIN_EVERY:
             self._printed = now
             print(line, file=sys.stderr, flush=True)

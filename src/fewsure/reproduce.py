@@ -15,7 +15,8 @@ import dataclasses
 import json
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,6 @@ TRIAL_SHARE = 0.2
 """Updates of a tuning trial, as a share of the full training's."""
 VALIDATION_TASKS = 500
 
-Table = dict[str, dict[str, Any]]
-
 
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
@@ -56,8 +55,8 @@ class Reproduction:
         """Tune a method on validation tasks, train it for every seed, and evaluate it on test tasks."""
         scores = []
         for number, experiment in enumerate(trials(method)):
-            run = self._train(self.folder / method / f"trial-{number}", experiment, TRIAL_SHARE, seed=0)
-            if run is not None:
+            with _divergence_reported(self.folder / method / f"trial-{number}") as folder:
+                run = self._train(folder, experiment, TRIAL_SHARE, seed=0)
                 scores.append((self._validate(run)["nll"]["mean"], number, experiment))
         if not scores:
             raise Diverged(f"every tuning trial of {method} diverged; see {self.folder / method}")
@@ -112,23 +111,17 @@ class Reproduction:
         return [Run.open(file.parent) for file in sorted(self.folder.glob("*/seed-*/config.json"))]
 
     def _train_and_evaluate(self, folder: Path, experiment: Experiment, seed: int, stream: str) -> None:
-        run = self._train(folder, experiment, 1.0, seed)
-        if run is None:
-            return
-        found, asked = run.evaluation() or {}, {"tasks": self.tasks, "seed": 0, "stream": stream}
-        if any(found.get(name) != value for name, value in asked.items()):
-            evaluate_run(run, self.device, tasks=self.tasks, seed=0, stream=stream, quiet=self.quiet)
+        with _divergence_reported(folder):
+            run = self._train(folder, experiment, 1.0, seed)
+            found, asked = run.evaluation() or {}, {"tasks": self.tasks, "seed": 0, "stream": stream}
+            if any(found.get(name) != value for name, value in asked.items()):
+                evaluate_run(run, self.device, tasks=self.tasks, seed=0, stream=stream, quiet=self.quiet)
 
-    def _train(self, folder: Path, experiment: Experiment, share: float, seed: int) -> Run | None:
-        """The trained run, or None if it diverged, which the page lists."""
+    def _train(self, folder: Path, experiment: Experiment, share: float, seed: int) -> Run:
         updates = max(1, round(experiment.training.updates * share * self.budget))
         training = dataclasses.replace(experiment.training, updates=updates, seed=seed)
         run = start_run(folder, dataclasses.replace(experiment, training=training), resume=True)
-        try:
-            train_run(run, self.device, quiet=self.quiet)
-        except Diverged as error:
-            print(f"{folder}: {error}", file=sys.stderr)
-            return None
+        train_run(run, self.device, quiet=self.quiet)
         return run
 
     def _validate(self, run: Run) -> dict[str, Any]:
@@ -139,6 +132,15 @@ class Reproduction:
             write_atomically(file, json.dumps(summary, indent=1) + "\n")
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return found
+
+
+@contextmanager
+def _divergence_reported(folder: Path) -> Iterator[Path]:
+    """Let an experiment go on past a run that diverges, which the page lists as unfinished."""
+    try:
+        yield folder
+    except Diverged as error:
+        print(f"{folder}: {error}", file=sys.stderr)
 
 
 def _facts(run: Run) -> dict[str, Any]:
@@ -162,7 +164,7 @@ def trials(method: str) -> list[Experiment]:
 
 def variants() -> dict[str, Experiment]:
     """The variants of SImPa: the recommended preset with the options of all variants, and then its own, on top."""
-    tables: Table = _read("ablation.toml")
+    tables = _read("ablation.toml")
     base = _changed(load_preset("recommended", "simpa", DATA), tables.pop("every-variant"), "ablation")
     return {name: _changed(base, options, name) for name, options in tables.items()}
 
