@@ -1,10 +1,23 @@
 """KL estimates against closed forms."""
 
+import math
+
 import pytest
 import torch
-from torch.distributions import Independent, Normal, kl_divergence
+from torch.distributions import Independent, MultivariateNormal, Normal, kl_divergence
 
-from fewsure.divergences import donsker_varadhan, gaussian_kl, moment_kl, standardise
+from fewsure.divergences import (
+    critic_reading,
+    donsker_varadhan,
+    gaussian_kl,
+    gaussian_reading,
+    moment_kl,
+    moment_reading,
+    semi_implicit_kl,
+    semi_implicit_reading,
+    standardise,
+)
+from fewsure.errors import FewsureError
 from fewsure.networks import Mlp
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -73,3 +86,71 @@ def test_donsker_varadhan_is_exact_at_the_log_density_ratio() -> None:
     ours, prior = mean + torch.randn(400_000, generator=generator), torch.randn(400_000, generator=generator)
     ratio = lambda w: mean * w - mean**2 / 2  # noqa: E731
     assert float(donsker_varadhan(ratio(ours), ratio(prior))) == pytest.approx(0.7**2 / 2, abs=0.005)
+
+
+def test_the_semi_implicit_kl_lies_above_the_true_one_and_the_moment_kl_below() -> None:
+    """w = Az + s·noise with normal z is N(0, AAᵀ + s²I): the bound exceeds its KL by the mutual information of w, z."""
+    generator = torch.Generator().manual_seed(0)
+    weights, latent, std, prior_std = 6, 2, 0.3, 0.8
+    mixing = 0.4 * torch.randn(weights, latent, generator=generator)
+    covariance = mixing @ mixing.T + std**2 * torch.eye(weights)
+    prior = MultivariateNormal(torch.zeros(weights), prior_std**2 * torch.eye(weights))
+    true = float(kl_divergence(MultivariateNormal(torch.zeros(weights), covariance), prior))
+    information = float(torch.logdet(covariance / std**2)) / 2
+
+    z = torch.randn(400_000, latent, generator=generator)
+    upper = float(semi_implicit_kl(z @ mixing.T, std, prior_std))
+    assert information > 1
+    assert upper == pytest.approx(true + information, abs=0.01)
+    noise = std * torch.randn(len(z), weights, generator=generator)
+    assert 0 < float(moment_kl(z @ mixing.T + noise, prior_std)) < true < upper
+
+
+def test_the_semi_implicit_kl_of_a_constant_generator_is_exact() -> None:
+    mean = torch.linspace(-1, 1, 7)
+    exact = gaussian_kl(mean, 0.2**2, 0.0, 0.5**2)
+    torch.testing.assert_close(semi_implicit_kl(mean.expand(3, 7), 0.2, 0.5), exact)
+
+
+def test_the_semi_implicit_reading_fails_no_more_often_than_delta() -> None:
+    """G(z) = z, uniform on [0, 1): E‖G(z)‖²/n = 1/3."""
+    generator = torch.Generator().manual_seed(0)
+    exact = 0.5 * 3 * (0.25 - 1 - math.log(0.25) + 1 / 3)
+    readings = [semi_implicit_reading(torch.rand(60, 3, generator=generator), 0.5, 1.0, delta=0.2) for _ in range(600)]
+    failures = sum(reading.value < exact for reading in readings) / len(readings)
+    assert failures <= 0.2 + 3 * math.sqrt(0.2 * 0.8 / len(readings))
+    assert {(reading.worth, reading.failure, reading.is_upper) for reading in readings} == {("upper bound", 0.2, True)}
+
+
+def test_the_semi_implicit_reading_of_several_tasks_is_that_of_their_mean() -> None:
+    means = torch.rand(200, 5, 4, generator=torch.Generator().manual_seed(0))  # 200 draws, 5 tasks
+    together = semi_implicit_reading(means, 0.5, 1.0, delta=0.05).value
+    assert float(semi_implicit_kl(means, 0.5, 1.0)) < together < float(semi_implicit_kl(means, 0.5, 1.0)) + 0.1
+
+
+def test_a_semi_implicit_reading_refuses_what_would_make_it_wrong() -> None:
+    fine = torch.zeros(10, 3)
+    with pytest.raises(FewsureError, match="infinite"):
+        semi_implicit_reading(fine, 0.0, 1.0, delta=0.1)
+    with pytest.raises(FewsureError, match="tanh"):
+        semi_implicit_reading(fine + 1.5, 0.1, 1.0, delta=0.1)
+    with pytest.raises(FewsureError, match="delta"):
+        semi_implicit_reading(fine, 0.1, 1.0, delta=0.0)
+    with pytest.raises(FewsureError, match="at least 2"):
+        semi_implicit_reading(fine[:1], 0.1, 1.0, delta=0.1)
+
+
+def test_readings_say_what_they_are_worth() -> None:
+    assert gaussian_reading(torch.ones(3), 1.0, 0.0, 1.0) == (1.5, "exact", 0.0, None)
+    samples = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    assert moment_reading(samples, 1.0).worth == "lower estimate"
+    assert not moment_reading(samples, 1.0).is_upper
+
+
+def test_a_critics_reading_above_the_logarithm_of_its_samples_is_unreliable() -> None:
+    sensible = critic_reading(torch.full((512,), 0.3), torch.zeros(512))
+    assert (sensible.reliable, sensible.is_upper) == (True, False)
+    assert sensible.ceiling == pytest.approx(math.log(512))
+    noise = critic_reading(torch.full((512,), 20_000.0), torch.zeros(512))
+    assert not noise.reliable
+    assert noise.record()["reliable"] is False

@@ -4,13 +4,26 @@ import pytest
 import torch
 
 from fewsure.algorithms.simpa import Simpa
+from fewsure.divergences import gaussian_kl
+from fewsure.errors import FewsureError
 from fewsure.models import bounded_cross_entropy, bounded_squared_error
 from fewsure.networks import Mlp, weight_count
 from fewsure.training.engine import Engine
 from fewsure.types import Parts, Stage
 from fewsure.vectorise import take
 
-from .helpers import MODEL, TASKS, assert_close, inner_product, meta_batch, random_direction, slope, small_simpa
+from .helpers import (
+    MODEL,
+    TASKS,
+    assert_close,
+    assert_gradient_equals_finite_differences,
+    assert_vectorised_equals_loop,
+    inner_product,
+    meta_batch,
+    random_direction,
+    slope,
+    small_simpa,
+)
 
 
 def test_the_generator_and_critic_have_the_papers_sizes() -> None:
@@ -130,3 +143,54 @@ def test_weights_stay_inside_the_tanh() -> None:
     generator = Mlp((3, 4, 6), tanh=True)
     params = {name: 100 * value for name, value in generator.init(torch.Generator().manual_seed(0)).items()}
     assert float(generator(params, torch.rand(50, 3)).abs().max()) <= 1
+
+
+def test_the_semi_implicit_kl_needs_weight_noise() -> None:
+    with pytest.raises(FewsureError, match="`weight_noise` to be above 0"):
+        small_simpa(kl="semi-implicit")
+    with pytest.raises(FewsureError, match="`weight_noise` to be a number of at least 0"):
+        small_simpa(weight_noise=-0.1)
+
+
+def test_without_weight_noise_nothing_else_is_drawn() -> None:
+    implicit, noisy = small_simpa(), small_simpa(weight_noise=0.1)
+    assert list(implicit.noise(MODEL).task) == list(implicit.prediction_noise(MODEL, 3)) == ["z"]
+    assert list(noisy.noise(MODEL).task) == list(noisy.prediction_noise(MODEL, 3)) == ["z", "weights"]
+
+
+@pytest.mark.usefixtures("float64")
+def test_weight_noise_has_its_standard_deviation() -> None:
+    algorithm = small_simpa(weight_noise=0.3)
+    means = torch.zeros(4000, 16)
+    noise = torch.randn(4000, 16, generator=torch.Generator().manual_seed(0))
+    samples = algorithm.posterior(MODEL).perturb(means, noise)
+    assert float(samples.std()) == pytest.approx(0.3, rel=0.01)
+    meta = algorithm.init(MODEL, torch.Generator().manual_seed(0))
+    x, z = torch.linspace(-1, 1, 5).unsqueeze(-1), torch.rand(3, 3)
+    still = {"z": z, "weights": torch.zeros(3, weight_count(MODEL.network))}
+    same = small_simpa().predict(meta, MODEL, x, {"z": z})
+    torch.testing.assert_close(algorithm.predict(meta, MODEL, x, still), same)
+    moved = still | {"weights": torch.ones(3, weight_count(MODEL.network))}
+    assert float((algorithm.predict(meta, MODEL, x, moved) - same).abs().min()) > 0
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("kl", ["semi-implicit", "moment", "critic"])
+def test_weight_noise_trains_alike_vectorised_looped_and_by_finite_differences(kl: str) -> None:
+    algorithm = small_simpa(kl=kl, weight_noise=0.2, first_order=False, train_samples=2)
+    batch = meta_batch(algorithm)
+    assert_vectorised_equals_loop(algorithm, MODEL, batch)
+    if kl != "critic":  # whose loss is not one objective
+        assert_gradient_equals_finite_differences(algorithm, MODEL, batch)
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_semi_implicit_kl_is_the_closed_form_at_the_adapted_generator() -> None:
+    algorithm = small_simpa(kl="semi-implicit", weight_noise=0.2, sigma_w=0.7)
+    meta, tasks, shared, noise, stage = meta_batch(algorithm)
+    one = take(tasks, 0)
+    every = shared | take(noise, 0)
+    adapted = algorithm.adapt(meta, MODEL, one.support, every)
+    means = algorithm.posterior(MODEL).means(adapted["generator"], every["z"][-1])
+    expected = torch.stack([gaussian_kl(mean, 0.2**2, 0.0, 0.7**2) for mean in means]).mean()
+    torch.testing.assert_close(algorithm.loss(meta, MODEL, one, every, stage)[1]["kl"], expected)

@@ -1,21 +1,28 @@
 """The PAC-Bayes bounds of the paper, term by term. They take numbers, never models.
 
-`form="paper"` is what the paper prints: (ln m)/ε, a true but weak bound (Markov's inequality applied after the
-logarithm). `form="log"` is McAllester's own ln(m/ε), from the same proof with the logarithm taken last.
+| form | of Theorems 1 and 2 |
+|---|---|
+| `paper` | what the paper prints: (ln m)/ε, a true but weak bound (Markov's inequality applied after the logarithm) |
+| `log` | McAllester's own ln(m/ε), from the same proof with the logarithm taken last |
+| `kl` | Seeger and Maurer's: the kl-inverse instead of the square root, ln(2√m/ε)/m instead of ln(m/ε)/(2(m − 1)) |
 
-A bound is a guarantee only if its loss lies in [0, 1] and its KL is exact or an upper bound. With the estimates of
-`fewsure.divergences` for an implicit posterior it is an estimate.
+`theorem_1` and `theorem_2` are functions of tensors, to train with. `bound_one_task` and `bound_new_task` make a
+`Bound`, which says whether it is rigorous and why, and whether it is vacuous. docs/guarantees.md has the proofs.
 """
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fewsure.concentration import Reading, kl_inverse, require_share
 from fewsure.errors import require
 
-Form = Literal["paper", "log"]
+Form = Literal["paper", "log", "kl"]
 Scalar = Float[Tensor, ""]
 
 
@@ -47,22 +54,36 @@ class Theorem2(NamedTuple):
 def theorem_1(loss: Scalar, kl: Scalar, *, examples: int, epsilon: float, form: Form) -> Theorem1:
     """loss + √[(KL[q(w) ‖ p(w)] + (ln m)/ε) / (2(m−1))];  log form: ln(m/ε).
 
+    kl form: kl⁻¹(loss, (KL[q(w) ‖ p(w)] + ln(2√m/ε)) / m), for a loss in [0, 1].
+
     >>> import torch
     >>> theorem_1(torch.tensor(0.0), torch.tensor(0.0), examples=50, epsilon=0.1, form="paper").total
     tensor(0.6318)
+    >>> theorem_1(torch.tensor(0.0), torch.tensor(0.0), examples=50, epsilon=0.1, form="kl").total
+    tensor(0.0943)
     """
     _check(epsilon, examples=examples)
-    confidence = math.log(examples) / epsilon if form == "paper" else math.log(examples / epsilon)
-    return Theorem1(loss, _regulariser(kl, confidence, examples))
+    confidence = {
+        "paper": math.log(examples) / epsilon,
+        "log": math.log(examples / epsilon),
+        "kl": math.log(2 * math.sqrt(examples) / epsilon),
+    }
+    return Theorem1(loss, _price(loss, kl, confidence[form], examples, form))
 
 
 def theorem_2(
     loss: Scalar, kl: Scalar, kl_theta: Scalar, *, examples: int, tasks: int, epsilon: float, form: Form
 ) -> Theorem2:
-    """loss + R_i + R₀, of one task; its average over the T tasks is the theorem.
+    """loss + R_i + R₀, with ε₀ = ε/T of ε for the step to new tasks and ε_i = (T−1)ε/T² for each task.
 
     R_i = √[(KL[q(w) ‖ p(w)] + T²/((T−1)ε) · ln m) / (2(m−1))];  log form: ln(m T²/((T−1)ε))
     R₀  = √[(KL[q(θ) ‖ p(θ)] + (T ln T)/ε) / (2(T−1))];          log form: ln(T²/ε)
+    kl form: R_i = U − loss, U = kl⁻¹(loss, (KL[q(w) ‖ p(w)] + ln(2√m T²/((T−1)ε))) / m),
+             R₀ = kl⁻¹(U, (KL[q(θ) ‖ p(θ)] + ln(2√T · T/ε)) / T) − U.
+
+    The theorem holds with the loss and the KL averaged over the T tasks (their examples equal in number): the root and
+    the kl-inverse are concave. The average of each task's own R_i is smaller and holds too. The kl form's R₀ must come
+    from averages.
 
     >>> import torch
     >>> zero = torch.tensor(0.0)
@@ -72,16 +93,163 @@ def theorem_2(
     """
     _check(epsilon, examples=examples, tasks=tasks)
     share = tasks**2 / ((tasks - 1) * epsilon)
-    if form == "paper":
-        within, across = share * math.log(examples), tasks * math.log(tasks) / epsilon
-    else:
-        within, across = math.log(share * examples), math.log(tasks**2 / epsilon)
-    return Theorem2(loss, _regulariser(kl, within, examples), _regulariser(kl_theta, across, tasks))
+    within_confidence = {
+        "paper": share * math.log(examples),
+        "log": math.log(share * examples),
+        "kl": math.log(share * 2 * math.sqrt(examples)),
+    }
+    across_confidence = {
+        "paper": tasks * math.log(tasks) / epsilon,
+        "log": math.log(tasks**2 / epsilon),
+        "kl": math.log(2 * math.sqrt(tasks) * tasks / epsilon),
+    }
+    within = _price(loss, kl, within_confidence[form], examples, form)
+    return Theorem2(loss, within, _price(loss + within, kl_theta, across_confidence[form], tasks, form))
 
 
-def _regulariser(kl: Scalar, confidence: float, count: int) -> Scalar:
-    # A KL is never negative, so a negative estimate of it counts as zero.
-    return ((kl.clamp(min=0) + confidence) / (2 * (count - 1))).sqrt()
+def _price(loss: Scalar, kl: Scalar, confidence: float, count: int, form: Form) -> Scalar:
+    kl = kl.clamp(min=0)  # a KL is never negative, so a negative estimate of it counts as zero
+    if form == "kl":
+        return kl_inverse(loss, (kl + confidence) / count) - loss
+    return ((kl + confidence) / (2 * (count - 1))).sqrt()
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A PAC-Bayes bound on an expected loss in [0, 1], with what it is worth."""
+
+    theorem: Literal["Theorem 1", "Theorem 2"]
+    form: Form
+    readings: Mapping[str, Reading]
+    """What went in, by name: the empirical loss and the KLs."""
+    terms: Mapping[str, float]
+    """What adds up to the total, by name: `loss`, `R_i` and, for a new task, `R_0`."""
+    examples: int
+    """m, in a task."""
+    tasks: int | None
+    """T, where the bound is for a new task."""
+    delta: float
+    """The probability with which the whole statement may fail: ε of the theorem and every reading's own."""
+    caveats: tuple[str, ...]
+    """Assumptions of the theorem that do not hold here."""
+
+    @property
+    def total(self) -> float:
+        return sum(self.terms.values())
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether it says no more than that a loss in [0, 1] is at most 1."""
+        return not self.total < 1
+
+    @property
+    def epsilon(self) -> float:
+        """What is left of δ for the theorem itself."""
+        return self.delta - sum(reading.failure for reading in self.readings.values())
+
+    @property
+    def rigorous(self) -> bool:
+        return not self._faults
+
+    @property
+    def reason(self) -> str:
+        """Why it is rigorous, or all that is in the way."""
+        if self._faults:
+            return "; ".join(self._faults)
+        return "every term is exact or an upper bound, and Monte-Carlo error is paid from δ"
+
+    @property
+    def _faults(self) -> tuple[str, ...]:
+        return (
+            *(
+                f"{name} is {_article(reading.worth)}, not an upper bound"
+                for name, reading in self.readings.items()
+                if not reading.is_upper
+            ),
+            *self.caveats,
+        )
+
+    def record(self) -> dict[str, Any]:
+        """As JSON values, but for infinities."""
+        return {
+            "theorem": self.theorem,
+            "form": self.form,
+            "total": self.total,
+            "terms": dict(self.terms),
+            "readings": {name: reading.record() for name, reading in self.readings.items()},
+            "examples": self.examples,
+            "tasks": self.tasks,
+            "delta": self.delta,
+            "epsilon": self.epsilon,
+            "rigorous": self.rigorous,
+            "vacuous": self.vacuous,
+            "reason": self.reason,
+        }
+
+
+def bound_one_task(
+    loss: Reading, kl: Reading, *, examples: int, delta: float, form: Form, caveats: Sequence[str]
+) -> Bound:
+    """Theorem 1 from readings. Of δ, what the readings have not used up is the theorem's ε.
+
+    `loss` is E_q[ℓ] on the m examples, in [0, 1]; a mean over finitely many w is an `estimate` of it, and
+    `fewsure.concentration.mean_reading` an upper bound. `caveats` names the assumptions that do not hold.
+
+    >>> exact = Reading(0.1, "exact")
+    >>> bound = bound_one_task(exact, Reading(2.0, "exact"), examples=500, delta=0.05, form="kl", caveats=())
+    >>> round(bound.total, 3), bound.rigorous, bound.vacuous
+    (0.165, True, False)
+    """
+    readings = {"loss": loss, "KL[q(w) ‖ p(w)]": kl}
+    epsilon = _epsilon(readings, delta)
+    result = theorem_1(_double(loss), _double(kl), examples=examples, epsilon=epsilon, form=form)
+    terms = {"loss": loss.value, "R_i": float(result.regulariser)}
+    return Bound("Theorem 1", form, readings, terms, examples, None, delta, tuple(caveats))
+
+
+def bound_new_task(
+    loss: Reading,
+    kl: Reading,
+    kl_theta: Reading,
+    *,
+    examples: int,
+    tasks: int,
+    delta: float,
+    form: Form,
+    caveats: Sequence[str],
+) -> Bound:
+    """Theorem 2 from readings: of the loss and KL[q(w) ‖ p(w)], each a mean over θ ~ q(θ) and over the T tasks.
+
+    >>> loss, kl, kl_theta = Reading(0.1, "exact"), Reading(3.0, "lower estimate"), Reading(0.0, "exact")
+    >>> settings = {"examples": 500, "tasks": 1000, "delta": 0.05, "form": "log"}
+    >>> bound = bound_new_task(loss, kl, kl_theta, **settings, caveats=())
+    >>> bound.rigorous, bound.reason
+    (False, 'KL[q(w) ‖ p(w)] is a lower estimate, not an upper bound')
+    """
+    readings = {"loss": loss, "KL[q(w) ‖ p(w)]": kl, "KL[q(θ) ‖ p(θ)]": kl_theta}
+    epsilon = _epsilon(readings, delta)
+    numbers = [_double(reading) for reading in readings.values()]
+    result = theorem_2(*numbers, examples=examples, tasks=tasks, epsilon=epsilon, form=form)
+    terms = {"loss": loss.value, "R_i": float(result.within_task), "R_0": float(result.across_tasks)}
+    return Bound("Theorem 2", form, readings, terms, examples, tasks, delta, tuple(caveats))
+
+
+def _epsilon(readings: Mapping[str, Reading], delta: float) -> float:
+    require_share(delta, "delta")
+    loss, paid = readings["loss"].value, sum(reading.failure for reading in readings.values())
+    require(0 <= loss <= 1, "loss", "in [0, 1]", loss)
+    for name, reading in readings.items():
+        require(not math.isnan(reading.value), name, "a number", reading.value)
+    require(paid < delta, "delta", f"above {paid}, which is spent on Monte-Carlo error", delta)
+    return delta - paid
+
+
+def _double(reading: Reading) -> Scalar:
+    return torch.tensor(reading.value, dtype=torch.float64)
+
+
+def _article(worth: str) -> str:
+    return f"an {worth}" if worth[0] in "aeiou" else f"a {worth}"
 
 
 def _check(epsilon: float, **counts: int) -> None:

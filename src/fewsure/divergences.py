@@ -1,19 +1,25 @@
-"""Kullback-Leibler divergences, each with what it is worth: exact, or a lower estimate.
+"""Kullback-Leibler divergences, each with what it is worth.
 
-| function | of | worth |
-|---|---|---|
-| `gaussian_kl` | two Gaussians with diagonal covariance | exact |
-| `moment_kl` | samples of any q, to N(0, σ²I) | lower bound in the population; unbiased for a Gaussian q |
-| `donsker_varadhan` | samples of q and p under a critic φ | lower bound in the population, if φ saw other samples |
+| tensor, to train with | of | reading, to report | worth |
+|---|---|---|---|
+| `gaussian_kl` | two Gaussians with diagonal covariance | `gaussian_reading` | exact |
+| `semi_implicit_kl` | q of w = G(z) + s·noise, to N(0, σ²I) | `semi_implicit_reading` | upper bound |
+| `moment_kl` | samples of any q, to N(0, σ²I) | `moment_reading` | lower estimate (unbiased for a Gaussian q) |
+| `donsker_varadhan` | samples of q and p under a critic φ | `critic_reading` | lower estimate, up to ln(m_φ) |
 
-A PAC-Bayes bound made from a lower estimate is itself an estimate, never a guarantee.
+A PAC-Bayes bound made from a lower estimate is itself an estimate, never a guarantee: `fewsure.bounds` takes readings,
+and calls a bound rigorous only if each of them is exact or an upper bound.
 """
 
 import math
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from fewsure.concentration import Reading, require_share, upper_limit
+from fewsure.errors import require
 
 VARIANCE_FLOOR = 1e-10
 """Added to sample variances, so that a weight that the generator holds constant has a finite logarithm."""
@@ -34,6 +40,62 @@ def gaussian_kl(
     """
     ratio = torch.as_tensor(variance / prior_variance)
     return 0.5 * (ratio + (mean - prior_mean).square() / prior_variance - 1 - ratio.log()).sum()
+
+
+def gaussian_reading(
+    mean: Float[Tensor, "*n"],
+    variance: Float[Tensor, "*n"] | float,
+    prior_mean: Float[Tensor, "*n"] | float,
+    prior_variance: Float[Tensor, "*n"] | float,
+) -> Reading:
+    """`gaussian_kl` in double precision: exact."""
+    numbers = (mean, variance, prior_mean, prior_variance)
+    exact = [torch.as_tensor(number, dtype=torch.float64, device=mean.device) for number in numbers]
+    return Reading(float(gaussian_kl(*(number.expand_as(mean) for number in exact))), "exact")
+
+
+def semi_implicit_kl(means: Float[Tensor, "*S n"], std: float, prior_std: float) -> Float[Tensor, ""]:
+    """E_z KL[N(G(z), s²I) ‖ N(0, σ²I)] ≥ KL[q ‖ N(0, σ²I)], from samples G(z) of the means.
+
+    q is the mixture over z of N(G(z), s²I), and the KL is convex in q, so the mean over z of the closed form
+
+        ½ [ n (s²/σ² − 1 − ln(s²/σ²)) + ‖G(z)‖²/σ² ]
+
+    is at least the KL of the mixture; the difference is the mutual information of w and z. The mean over finitely many
+    z is an unbiased estimate of that upper bound. `semi_implicit_reading` pays for its error.
+
+    >>> semi_implicit_kl(torch.zeros(4, 3), std=1.0, prior_std=1.0)
+    tensor(0.)
+    """
+    return _semi_implicit(means.square().mean(), means.shape[-1], std, prior_std)
+
+
+def semi_implicit_reading(means: Float[Tensor, "S *T n"], std: float, prior_std: float, delta: float) -> Reading:
+    """An upper bound on the (mean over tasks of the) KL that fails with probability δ over the S draws.
+
+    `means` are S independent draws of G(z), of one task or each of the same T tasks; θ and the noise of adaptation may
+    be drawn anew with each z, since the convexity of the KL covers them too. G ends in tanh, so ‖G(z)‖²/n lies in
+    [0, 1], and its expectation is below the betting limit with probability 1 − δ. Weights outside [−1, 1] are refused.
+
+    >>> reading = semi_implicit_reading(torch.full((500, 3), 0.1), std=1.0, prior_std=1.0, delta=0.01)
+    >>> reading.worth, round(reading.value, 3)
+    ('upper bound', 0.03)
+    """
+    require(0 < std < math.inf, "std", "a number above 0, since without noise the KL is infinite", std)
+    require_share(delta, "delta")
+    largest = float(means.abs().max())
+    require(largest <= 1, "means", "in [−1, 1], as a generator that ends in tanh makes them", largest)
+    squares = means.double().square().flatten(1).mean(1).clamp(max=1)
+    limit = float(upper_limit(squares, delta))
+    return Reading(_semi_implicit(limit, means.shape[-1], std, prior_std), "upper bound", failure=delta)
+
+
+Number = TypeVar("Number", float, Tensor)
+
+
+def _semi_implicit(mean_square: Number, weights: int, std: float, prior_std: float) -> Number:
+    ratio = (std / prior_std) ** 2
+    return 0.5 * weights * (ratio - 1 - math.log(ratio) + mean_square / prior_std**2)
 
 
 def moments(samples: Float[Tensor, "S n"]) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
@@ -61,6 +123,11 @@ def moment_kl(samples: Float[Tensor, "S n"], prior_std: float) -> Float[Tensor, 
     return gaussian_kl(mean, variance, 0.0, prior_std**2) - log_bias - mean_bias
 
 
+def moment_reading(samples: Float[Tensor, "S n"], prior_std: float) -> Reading:
+    """`moment_kl` as what it is: a lower estimate."""
+    return Reading(float(moment_kl(samples.double(), prior_std)), "lower estimate")
+
+
 def standardise(samples: Float[Tensor, "S n"]) -> Float[Tensor, "S n"]:
     """Samples with their own means and variances taken out: what is left of q is compared with N(0, I)."""
     mean, variance = moments(samples)
@@ -71,9 +138,22 @@ def donsker_varadhan(on_posterior: Float[Tensor, " S"], on_prior: Float[Tensor, 
     """E_q[φ] − ln E_p[e^φ] ≤ KL[q ‖ p], from the critic's values on samples of each (Lemma 1 and Eq. (12)).
 
     A lower bound in the population only. On samples that φ was trained on it is biased up, and no lower bound above
-    ln(number of samples) can be had with high confidence.
+    ln(number of samples) can be had with high confidence (McAllester and Stratos, 2020).
 
     >>> donsker_varadhan(torch.zeros(4), torch.zeros(4))
     tensor(0.)
     """
     return on_posterior.mean() - (on_prior.logsumexp(0) - math.log(on_prior.shape[0]))
+
+
+def critic_reading(on_posterior: Float[Tensor, " S"], on_prior: Float[Tensor, " R"]) -> Reading:
+    """`donsker_varadhan` as what it is: a lower estimate, noise where it exceeds ln(m_φ), m_φ the fewer of S and R.
+
+    The critic must not have been trained on these samples: draw them afresh.
+
+    >>> reading = critic_reading(torch.full((512,), 100.0), torch.zeros(512))
+    >>> reading.worth, reading.value, round(reading.ceiling, 2), reading.reliable
+    ('lower estimate', 100.0, 6.24, False)
+    """
+    value = float(donsker_varadhan(on_posterior.double(), on_prior.double()))
+    return Reading(value, "lower estimate", ceiling=math.log(min(len(on_posterior), len(on_prior))))

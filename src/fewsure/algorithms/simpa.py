@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from fewsure.adaptation import descend, detach
-from fewsure.bounds import Form, theorem_1, theorem_2
-from fewsure.divergences import donsker_varadhan, gaussian_kl, moment_kl, standardise
+from fewsure.bounds import theorem_1, theorem_2
+from fewsure.divergences import donsker_varadhan, gaussian_kl, moment_kl, semi_implicit_kl, standardise
 from fewsure.errors import require
 from fewsure.networks import Mlp, flatten, unflatten, weight_count
 from fewsure.posteriors import outputs
@@ -47,12 +47,13 @@ class Simpa:
     clip: Literal["hard", "none", "bounded"] = "none"
     """The loss that is trained on: `hard` clamps it to [0, 1] as the paper does (no gradient above 1); `none` trains
     on the loss as it is and clamps only in the reported bound; `bounded` is a smooth loss in [0, 1]."""
-    kl: Literal["moment", "moment+critic", "critic", "none"] = "moment"
+    kl: Literal["moment", "moment+critic", "critic", "semi-implicit", "none"] = "moment"
     """How KL[q(w) ‖ p(w)] is estimated: `critic` is the paper's φ-network; `moment` the closed form for q's means and
-    variances; `moment+critic` adds the φ-network's estimate of the rest; `none` leaves the term out."""
+    variances; `moment+critic` adds the φ-network's estimate of the rest; `semi-implicit` is an upper bound, and needs
+    weight noise; `none` leaves the term out."""
     kl_samples: int = 32
     """m_φ, samples of w that estimate the KL."""
-    form: Form = "log"
+    form: Literal["paper", "log"] = "log"
     """The bounds as the paper prints them, or in McAllester's `log` form, whose constants are smaller."""
     epsilon: float = 0.1
     """ε: the bounds hold with probability 1 − ε."""
@@ -70,6 +71,8 @@ class Simpa:
     """Dimension of the latent noise z."""
     latent_noise: Latent = "uniform"
     """p(z): uniform on [0, 1), or standard normal."""
+    weight_noise: float = 0.0
+    """s, standard deviation of noise added to the generated weights; 0 is the paper's implicit posterior."""
     generator_hidden: tuple[int, ...] = (256, 512)
     """Hidden units of the generator's layers."""
     critic_hidden: tuple[int, ...] = (512, 256, 128)
@@ -88,6 +91,10 @@ class Simpa:
         require(self.kl_samples >= 4, "kl_samples", "at least 4", self.kl_samples)
         require(self.warm_up_tasks >= 0, "warm_up_tasks", "at least 0", self.warm_up_tasks)
         require(0 < self.epsilon <= 1, "epsilon", "a probability in (0, 1]", self.epsilon)
+        require(0 <= self.weight_noise < float("inf"), "weight_noise", "a number of at least 0", self.weight_noise)
+        if self.kl == "semi-implicit":
+            finite = "above 0 with the KL `semi-implicit`, which is infinite without noise"
+            require(self.weight_noise > 0, "weight_noise", finite, self.weight_noise)
         for name in ("generator_hidden", "critic_hidden"):
             sizes = getattr(self, name)
             require(all(size > 0 for size in sizes), name, "layer sizes above 0", sizes)
@@ -102,7 +109,8 @@ class Simpa:
         if self.uses_critic:
             shared["prior"] = Draw((levels, self.kl_samples, weight_count(model.network)))
         samples = self.train_samples if self.kl == "none" else max(self.train_samples, self.kl_samples)
-        return NoiseSpec(shared, {"z": posterior.draw(levels, samples)})
+        noisy = self.train_samples if self.kl == "semi-implicit" else samples  # its KL looks at the means
+        return NoiseSpec(shared, {"z": posterior.draw(levels, samples), **posterior.draw_weights(levels, noisy)})
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
         return self._optimise_lower_level(meta, model, support, noise, regularise=torch.ones(()))
@@ -112,9 +120,9 @@ class Simpa:
         adapted = self._optimise_lower_level(meta, model, task.support, noise, regularise)
         critic = adapted.get("critic", {})
 
-        samples = self.posterior(model).sample(adapted["generator"], noise["z"][-1])
+        means, samples = self._generate(adapted["generator"], model, noise, -1)
         loss, clipped_loss = self._fit(samples, model, task.query)
-        kl = self._kl(samples, detach(critic), model, noise, -1)
+        kl = self._kl(means, samples, detach(critic), model, noise, -1)
         bound = theorem_2(
             clipped_loss,
             kl,
@@ -141,10 +149,12 @@ class Simpa:
         return objective, info
 
     def prediction_noise(self, model: Model, samples: int) -> Mapping[str, Draw]:
-        return {"z": self.posterior(model).draw(samples)}
+        posterior = self.posterior(model)
+        return {"z": posterior.draw(samples), **posterior.draw_weights(samples)}
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
-        samples = self.posterior(model).sample(posterior["generator"], noise["z"])
+        family = self.posterior(model)
+        samples = family.perturb(family.means(posterior["generator"], noise["z"]), noise.get("weights"))
         return outputs(model.network, unflatten(model.network, samples), x)
 
     @property
@@ -153,7 +163,9 @@ class Simpa:
 
     def posterior(self, model: Model) -> ImplicitPosterior:
         """q(w; λ), the family of a task's posterior."""
-        return ImplicitPosterior(model.network, self.latent, self.generator_hidden, self.latent_noise)
+        return ImplicitPosterior(
+            model.network, self.latent, self.generator_hidden, self.latent_noise, self.weight_noise
+        )
 
     def critic(self, model: Model) -> Mlp:
         """φ: the weights of a base network → a number."""
@@ -162,17 +174,15 @@ class Simpa:
     def _optimise_lower_level(
         self, meta: Parts, model: Model, support: Batch, noise: Noise, regularise: Tensor
     ) -> Parts:
-        sample = self.posterior(model).sample
-
         def bound(generator: Params, critic: Params, step: int) -> Tensor:
-            samples = sample(generator, noise["z"][step])
+            means, samples = self._generate(generator, model, noise, step)
             loss, _ = self._fit(samples, model, support)
-            kl = self._kl(samples, critic, model, noise, step)
+            kl = self._kl(means, samples, critic, model, noise, step)
             theorem = theorem_1(loss, kl, examples=support.x.shape[0], epsilon=self.epsilon, form=self.form)
             return loss + regularise * theorem.regulariser
 
         def negative_estimate(critic: Params, generator: Params, step: int) -> Tensor:
-            samples = sample(generator, noise["z"][step])
+            _, samples = self._generate(generator, model, noise, step)
             return -self._critic_estimate(samples, critic, model, noise, step)
 
         # θ ~ N(μ_θ, σ₀ I): its noise is shared by a meta-batch, and so is θ.
@@ -188,6 +198,12 @@ class Simpa:
             generator = descend(descent, generator, self.inner_lr, first_order=self.first_order)
         return {"generator": generator} | ({"critic": critic} if self.uses_critic else {})
 
+    def _generate(self, generator: Params, model: Model, noise: Noise, level: int) -> tuple[Tensor, Tensor]:
+        """(G(z), w): the same vectors, unless there is weight noise."""
+        family = self.posterior(model)
+        means = family.means(generator, noise["z"][level])
+        return means, family.perturb(means, noise["weights"][level] if self.weight_noise else None)
+
     def _fit(self, samples: Tensor, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss that is trained on, and the clipped one that a bound may hold: means over samples and examples."""
         weights = unflatten(model.network, samples[: self.train_samples])
@@ -196,10 +212,12 @@ class Simpa:
         clipped = loss.clamp(max=1)
         return (clipped if self.clip == "hard" else loss).mean(), clipped.mean()
 
-    def _kl(self, samples: Tensor, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
+    def _kl(self, means: Tensor, samples: Tensor, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
         """The estimate of KL[q(w; λ) ‖ p(w)] that both bounds use."""
         if self.kl == "none":
             return samples.new_zeros(())
+        if self.kl == "semi-implicit":
+            return semi_implicit_kl(means, self.weight_noise, self.sigma_w)
         estimate = moment_kl(samples, self.sigma_w) if self.kl != "critic" else samples.new_zeros(())
         if self.uses_critic:
             estimate = estimate + self._critic_estimate(samples, critic, model, noise, level)

@@ -1,0 +1,119 @@
+"""Held-out certificates: what fresh tasks guarantee about the loss on one more task of the same environment.
+
+A certificate needs tasks that had no part in training or in any choice: it says nothing about how the model came to be,
+and so holds for every method. What "a new task" means is the unit of the statement:
+
+| unit | tasks are independent draws of | so the statement is about |
+|---|---|---|
+| `tasks` | the task sampler over a fixed pool of classes | a new task of the same sampler and pool |
+| `new-classes` | classes, no class in two tasks | new classes, if the pool is a random sample of all classes |
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fewsure import streams
+from fewsure.concentration import Method, require_share, upper_limit
+from fewsure.errors import FewsureError, require
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """With confidence 1 − δ the expected loss on a new task is at most `limit`."""
+
+    limit: float
+    mean: float
+    """The mean loss of the N tasks: what the limit lies above."""
+    tasks: int
+    """N."""
+    delta: float
+    method: Method
+
+    @property
+    def vacuous(self) -> bool:
+        return not self.limit < 1
+
+    def record(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self) | {"vacuous": self.vacuous}
+
+
+def held_out(losses: Float[Tensor, " N"], delta: float, method: Method = "betting") -> HeldOut:
+    """The certificate of N independent held-out tasks, one loss in [0, 1] each (such as the share of errors).
+
+    The method is part of the statement: choose it before looking at the losses, or take `both`, which pays for the
+    choice with half of δ each. `betting` adapts to the spread of the losses; `chernoff` is tight where a task's loss is
+    0 or 1.
+
+    >>> certificate = held_out(torch.full((1000,), 0.25), delta=0.05)
+    >>> round(certificate.limit, 3)
+    0.253
+    """
+    require(losses.shape[0] >= 2, "tasks", "at least 2, since one task says nothing of the next", losses.shape[0])
+    limit = float(upper_limit(losses, delta, method))
+    return HeldOut(limit, float(losses.double().mean()), losses.shape[0], delta, method)
+
+
+def split_classes(names: Collection[str], share: float = 0.5) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(calibration, test): disjoint classes of an evaluation pool, by the order of a hash of their names.
+
+    The split depends on the set of names alone: not on their order, a seed, or anything that was measured. Of K classes
+    round(share · K) are for calibration.
+
+    >>> split_classes(["ant", "bee", "cat", "dog"]) == split_classes(["dog", "cat", "bee", "ant"])
+    True
+    """
+    require_share(share, "share")
+    _require_different(names)
+    count = round(share * len(names))
+    require(0 < count < len(names), "names", f"so many that a share of {share} leaves both sides some", len(names))
+    ordered = sorted(names, key=lambda name: hashlib.blake2b(f"certify/{name}".encode()).digest())
+    return tuple(sorted(ordered[:count])), tuple(sorted(ordered[count:]))
+
+
+def disjoint_tasks(classes: Sequence[str], way: int, seed: int) -> list[tuple[str, ...]]:
+    """As many tasks of `way` classes as there are without using a class twice, in an order drawn from the seed.
+
+    If the classes are independent draws from all classes, so are these tasks, and a certificate of them speaks of
+    classes that nobody has seen; tasks that share classes are independent only given the pool. If the classes are
+    exchangeable, so are the tasks, which is all that conformal prediction needs.
+
+    >>> tasks = disjoint_tasks([str(number) for number in range(11)], way=5, seed=0)
+    >>> len(tasks), len({name for task in tasks for name in task})
+    (2, 10)
+    """
+    require(way >= 2, "way", "at least 2", way)
+    require(len(classes) >= way, "classes", f"at least {way}, the number in a task", len(classes))
+    _require_different(classes)
+    ordered = sorted(classes)
+    order = torch.randperm(len(ordered), generator=streams.generator(seed, "disjoint")).tolist()
+    return [
+        tuple(ordered[index] for index in order[first : first + way]) for first in range(0, len(ordered) - way + 1, way)
+    ]
+
+
+def require_unused(fresh: Collection[str], used: Collection[str], what: str) -> None:
+    """Refuse what was used before: a certificate of it would not hold.
+
+    >>> require_unused(["ant", "bee"], ["bee"], "classes of training")
+    Traceback (most recent call last):
+    ...
+    fewsure.errors.FewsureError: 1 of 2 were classes of training, for instance 'bee'; a certificate needs fresh ones
+    """
+    reused = sorted(set(fresh) & set(used))
+    if reused:
+        raise FewsureError(
+            f"{len(reused)} of {len(fresh)} were {what}, for instance {reused[0]!r}; a certificate needs fresh ones"
+        )
+
+
+def _require_different(names: Collection[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    require(not twice, "classes", "different from each other", twice[:3])

@@ -1,0 +1,247 @@
+"""Prediction sets and intervals with coverage, by hierarchical conformal prediction (Lee, Barber and Willett, 2023).
+
+K calibration tasks, task k with N_k scored query points. A new task, exchangeable with them, asks about one of its
+query points. With the threshold
+
+    q̂ = quantile of level 1 − α of   Σ_k Σ_i δ(score_ki) / ((K + 1) N_k)  +  δ(+∞) / (K + 1)
+
+the set {y : score(x, y) ≤ q̂} contains the true label with probability at least 1 − α. Each task weighs the same,
+however many points it has. The probability is over the calibration tasks, the new task and its point: it is marginal,
+and holds for one point, not for all points of a task at once. If no two scores are equal, it is at most
+1 − α + 1/(K + 1) for tasks with equally many points, and 1 − α + (1 + max_k 1/N_k)/(K + 1) for any.
+
+q̂ is infinite, and the set holds every label, if K < 1/α − 1: so few tasks cannot support that coverage.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from fewsure.concentration import require_share
+from fewsure.errors import FewsureError, require
+from fewsure.files import write_atomically
+
+FORMAT = 1
+
+Score = Literal["probability", "scaled residual", "residual"]
+SCORES: tuple[Score, ...] = ("probability", "scaled residual", "residual")
+"""How badly a label fits. It must be chosen before calibration."""
+
+
+def probability_scores(probabilities: Float[Tensor, "*T N C"], y: Int[Tensor, "*T N"]) -> Float[Tensor, "*T N"]:
+    """1 − p(y), in double precision: the score of classification.
+
+    Of all scores it makes the smallest sets on average where the probabilities are right. (Cumulative scores, "adaptive
+    prediction sets", spread the coverage more evenly over easy and hard points, for larger sets; a few-shot task with
+    five classes has little to gain.) A set may be empty: no label fits as well as a share 1 − α of the true ones did.
+
+    >>> probability_scores(torch.tensor([[0.75, 0.25]]), torch.tensor([0]))
+    tensor([0.2500], dtype=torch.float64)
+    """
+    return 1 - probabilities.double().gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
+
+
+def residual_scores(
+    mean: Float[Tensor, "*T N"], y: Float[Tensor, "*T N"], spread: Float[Tensor, "*T N"] | None = None
+) -> Float[Tensor, "*T N"]:
+    """|y − mean| / spread, in double precision: the score of regression; without a spread, |y − mean|.
+
+    `spread`, above 0, makes intervals wide where the sampled functions disagree. Add the standard deviation of the
+    observation noise to it, so that no interval collapses where they all agree.
+
+    >>> residual_scores(torch.tensor([1.0]), torch.tensor([3.0]), torch.tensor([0.5]))
+    tensor([4.], dtype=torch.float64)
+    """
+    residual = (y.double() - mean.double()).abs()
+    return residual if spread is None else residual / _positive(spread)
+
+
+def prediction_sets(probabilities: Float[Tensor, "*N C"], threshold: float) -> Bool[Tensor, "*N C"]:
+    """Which labels belong to each set: those with 1 − p ≤ threshold.
+
+    >>> prediction_sets(torch.tensor([[0.7, 0.2, 0.1]]), threshold=0.85)
+    tensor([[ True,  True, False]])
+    """
+    return 1 - probabilities.double() <= threshold
+
+
+def prediction_intervals(
+    mean: Float[Tensor, "*N"], threshold: float, spread: Float[Tensor, "*N"] | None = None
+) -> tuple[Float[Tensor, "*N"], Float[Tensor, "*N"]]:
+    """(lower, upper) = mean ∓ threshold · spread, in double precision.
+
+    >>> prediction_intervals(torch.tensor([1.0]), threshold=4.0, spread=torch.tensor([0.5]))
+    (tensor([-1.], dtype=torch.float64), tensor([3.], dtype=torch.float64))
+    """
+    half = threshold * (torch.ones_like(mean, dtype=torch.float64) if spread is None else _positive(spread))
+    return mean.double() - half, mean.double() + half
+
+
+class Measured(NamedTuple):
+    """Coverage and size on tasks that calibration has not seen, each a mean over tasks of means over points."""
+
+    coverage: float
+    size: float
+    """Mean number of labels in a set, or mean width of an interval."""
+    tasks: int
+    error: float
+    """Standard error of the coverage over tasks; it does not hold the randomness of calibration."""
+
+
+def measure_sets(sets: Bool[Tensor, "T N C"], y: Int[Tensor, "T N"]) -> Measured:
+    """How often the sets of T tasks hold the true label, and how large they are.
+
+    >>> measure_sets(torch.tensor([[[True, True]], [[True, False]]]), torch.tensor([[0], [1]])).coverage
+    0.5
+    """
+    return _measure(sets.gather(-1, y.long().unsqueeze(-1)).squeeze(-1), sets.sum(-1))
+
+
+def measure_intervals(lower: Float[Tensor, "T N"], upper: Float[Tensor, "T N"], y: Float[Tensor, "T N"]) -> Measured:
+    """How often the intervals of T tasks hold the true value, and how wide they are.
+
+    >>> measure_intervals(torch.zeros(2, 1), torch.ones(2, 1), torch.tensor([[0.5], [2.0]])).size
+    1.0
+    """
+    return _measure((lower <= y) & (y <= upper), upper - lower)
+
+
+def _measure(covered: Tensor, size: Tensor) -> Measured:
+    require(len(covered) >= 2, "tasks", "at least 2", len(covered))
+    by_task = covered.double().mean(-1)
+    error = float(by_task.std()) / len(by_task) ** 0.5
+    return Measured(float(by_task.mean()), float(size.double().mean()), len(by_task), error)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The scores of K calibration tasks, and what a task must have in common with them for the coverage to hold."""
+
+    scores: Float[Tensor, " P"]
+    """Of all points, task after task."""
+    sizes: Int[Tensor, " K"]
+    """N_k, the number of points of each task."""
+    score: Score
+    way: int | None
+    """Classes of a task; none for regression."""
+    shot: int
+    """Labelled examples: of each class, or of a regression task."""
+    query: int
+    """Query points that are predicted together, of each class or of a regression task. It matters to a transductive
+    norm, which sees them all."""
+    norm: str
+    """What the network normalises activations by."""
+    transductive: bool
+    environment: str
+    """Where the tasks came from, in words."""
+    seed: int
+    """Of the calibration stream: its shared draws (θ) belong to the predictor that was calibrated."""
+
+    def __post_init__(self) -> None:
+        require(self.score in SCORES, "score", f"one of {', '.join(SCORES)}", self.score)
+        require(self.scores.ndim == 1 and self.sizes.ndim == 1, "scores", "flat, with a size for each task", self.sizes)
+        require(len(self.sizes) >= 2, "tasks", "at least 2", len(self.sizes))
+        require(bool((self.sizes >= 1).all()), "sizes", "at least 1 each", int(self.sizes.min()))
+        total = int(self.sizes.sum())
+        require(len(self.scores) == total, "scores", f"as many as the tasks have points, {total}", len(self.scores))
+        broken = self.scores[~self.scores.isfinite()]
+        require(not len(broken), "scores", "finite numbers", broken.tolist()[:3])
+
+    @property
+    def tasks(self) -> int:
+        """K."""
+        return len(self.sizes)
+
+    @property
+    def weights(self) -> Float[Tensor, " P"]:
+        """1 / ((K + 1) N_k) of each point; 1 / (K + 1) is left for +∞."""
+        return (1 / ((self.tasks + 1) * self.sizes.double())).repeat_interleave(self.sizes)
+
+    def threshold(self, alpha: float) -> float:
+        """q̂ for coverage 1 − α, or infinity if there are too few tasks for it."""
+        return conformal_threshold(self.scores, self.sizes, alpha)
+
+    def require_like(self, *, way: int | None, shot: int, query: int, norm: str) -> None:
+        """Refuse a task for which the coverage would not hold."""
+        require(way == self.way, "way", f"{self.way}, as in the calibration tasks", way)
+        require(shot == self.shot, "shot", f"{self.shot}, as in the calibration tasks", shot)
+        require(norm == self.norm, "norm", f"{self.norm}, as in the calibration tasks", norm)
+        if self.transductive:
+            expected = f"{self.query}, as in the calibration tasks, since the norm sees all query points"
+            require(query == self.query, "query", expected, query)
+
+
+def conformal_threshold(scores: Float[Tensor, " P"], sizes: Int[Tensor, " K"], alpha: float) -> float:
+    """The smallest score q with Σ_k #{i : score_ki ≤ q} / N_k ≥ (1 − α)(K + 1); infinity if there is none.
+
+    Weights are added as whole numbers and α is taken as the decimal that it is written as, so that no rounding moves
+    the quantile.
+
+    >>> conformal_threshold(torch.arange(9.0), torch.ones(9, dtype=torch.int64), alpha=0.1)
+    8.0
+    >>> conformal_threshold(torch.arange(8.0), torch.ones(8, dtype=torch.int64), alpha=0.1)
+    inf
+    """
+    require_share(alpha, "alpha")
+    counts = sizes.tolist()
+    unit = math.lcm(*counts)
+    needed = (1 - Fraction(repr(float(alpha)))) * (len(counts) + 1) * unit
+    order = scores.argsort()
+    weight = torch.arange(len(counts)).repeat_interleave(sizes.cpu())[order.cpu()].tolist()
+    reached = accumulate(unit // counts[task] for task in weight)
+    position = next((index for index, total in enumerate(reached) if total >= needed), None)
+    return math.inf if position is None else float(scores[order[position]])
+
+
+def save(path: Path, calibration: Calibration) -> None:
+    """Write `conformal.safetensors`."""
+    facts = {
+        name: getattr(calibration, name)
+        for name in ("score", "way", "shot", "query", "norm", "transductive", "environment", "seed")
+    }
+    tensors = {
+        "scores": calibration.scores.double().cpu().contiguous(),
+        "weights": calibration.weights.cpu().contiguous(),
+        "sizes": calibration.sizes.long().cpu().contiguous(),
+    }
+    write_atomically(path, to_bytes(tensors, metadata={"calibration": json.dumps({"format": FORMAT} | facts)}))
+
+
+def load(path: Path) -> Calibration:
+    """Read `conformal.safetensors`, checking all that it says."""
+    if not path.is_file():
+        raise FewsureError(f"{path} is not there; make it with `fewsure certify`")
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {})["calibration"])
+            tensors = {name: file.get_tensor(name) for name in ("scores", "weights", "sizes")}
+        if facts.pop("format") != FORMAT:
+            raise ValueError("of another format")
+        kinds = {"score": str, "shot": int, "query": int, "norm": str, "environment": str, "seed": int}
+        kinds |= {"transductive": bool, "way": int if facts["way"] is not None else type(None)}
+        if set(facts) != set(kinds) or any(type(facts[name]) is not kind for name, kind in kinds.items()):
+            raise ValueError("with other facts than a calibration has")
+        if [tensor.dtype for tensor in tensors.values()] != [torch.float64, torch.float64, torch.int64]:
+            raise ValueError("with numbers of another type")
+        calibration = Calibration(tensors["scores"], tensors["sizes"], **facts)
+        if not torch.equal(calibration.weights, tensors["weights"]):
+            raise ValueError("with weights that are not its tasks'")
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, FewsureError) as error:
+        raise FewsureError(f"{path} cannot be read ({error}); make it anew with `fewsure certify`") from error
+    return calibration
+
+
+def _positive(spread: Tensor) -> Tensor:
+    smallest = float(spread.min()) if spread.numel() else math.inf
+    require(smallest > 0, "spread", "above 0 everywhere", smallest)
+    return spread.double()

@@ -1,0 +1,265 @@
+"""Held-out certificates, hierarchical conformal prediction and the rules about what is fresh, against known truth."""
+
+import doctest
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fewsure import conformal
+from fewsure.certificates import disjoint_tasks, held_out, require_unused, split_classes
+from fewsure.concentration import upper_limit
+from fewsure.conformal import (
+    Calibration,
+    conformal_threshold,
+    measure_intervals,
+    measure_sets,
+    prediction_intervals,
+    prediction_sets,
+    probability_scores,
+    residual_scores,
+)
+from fewsure.errors import FewsureError
+
+REPETITIONS = 3000
+
+
+# Held-out certificates
+
+
+@pytest.mark.parametrize("delta", [0.05, 0.2])
+def test_the_certificate_of_tasks_with_many_queries_fails_no_more_often_than_delta(delta: float) -> None:
+    """A task's error rate is uniform on [0, 0.4], its loss the share of errors among 15 queries: on average 0.2."""
+    generator = torch.Generator().manual_seed(0)
+    rates = 0.4 * torch.rand(REPETITIONS, 50, 1, generator=generator)
+    losses = (torch.rand(REPETITIONS, 50, 15, generator=generator) < rates).double().mean(-1)
+    allowed = delta + 3 * math.sqrt(delta * (1 - delta) / REPETITIONS)
+    for method in ("betting", "chernoff", "both"):
+        assert float((upper_limit(losses, delta, method) < 0.2).double().mean()) <= allowed
+    certificate = held_out(losses[0], delta)
+    assert certificate.limit == float(upper_limit(losses[0], delta, "betting"))
+    assert certificate.mean == pytest.approx(float(losses[0].mean()))
+    assert (certificate.tasks, certificate.vacuous) == (50, False)
+
+
+def test_a_certificate_of_nothing_but_errors_is_vacuous() -> None:
+    certificate = held_out(torch.ones(30), 0.05, "chernoff")
+    assert certificate.vacuous
+    assert certificate.record() == {
+        "limit": 1.0,
+        "mean": 1.0,
+        "tasks": 30,
+        "delta": 0.05,
+        "method": "chernoff",
+        "vacuous": True,
+    }
+
+
+def test_bad_input_to_a_certificate_is_refused_with_the_reason() -> None:
+    fine = torch.full((10,), 0.5)
+    with pytest.raises(FewsureError, match="one task says nothing of the next"):
+        held_out(fine[:1], 0.05)
+    with pytest.raises(FewsureError, match="delta"):
+        held_out(fine, 1.5)
+    with pytest.raises(FewsureError, match=r"in \[0, 1\]"):
+        held_out(fine + 1, 0.05)
+    with pytest.raises(FewsureError, match=r"in \[0, 1\], but 1 of 11 are not, for instance nan"):
+        held_out(torch.cat([fine, torch.tensor([math.nan])]), 0.05)
+
+
+# Which classes and tasks
+
+
+def test_the_split_of_classes_depends_on_their_names_alone() -> None:
+    names = [f"alphabet/character{number:02}" for number in range(659)]
+    calibration, test = split_classes(names)
+    assert (len(calibration), len(test)) == (330, 329)
+    assert not set(calibration) & set(test)
+    assert set(calibration) | set(test) == set(names)
+    assert split_classes(names[::-1]) == (calibration, test)
+    fewer = split_classes(names[:-1])  # one class less moves at most one other class to the other side
+    assert len(set(fewer[0]) ^ set(calibration)) <= 2
+    by_parity = sum(int(name[-2:]) % 2 for name in calibration)  # and the split does not follow the names' order
+    assert 120 < by_parity < 210
+
+
+def test_class_disjoint_tasks_use_no_class_twice_and_every_class_but_a_few() -> None:
+    classes = [f"class {number}" for number in range(33)]
+    tasks = disjoint_tasks(classes, way=5, seed=0)
+    used = [name for task in tasks for name in task]
+    assert len(tasks) == 6
+    assert len(set(used)) == len(used) == 30
+    assert disjoint_tasks(classes[::-1], way=5, seed=0) == tasks
+    assert disjoint_tasks(classes, way=5, seed=1) != tasks
+
+
+def test_class_rules_refuse_bad_input() -> None:
+    with pytest.raises(FewsureError, match="leaves both sides some"):
+        split_classes(["one"])
+    with pytest.raises(FewsureError, match="different"):
+        split_classes(["a", "a", "b"])
+    with pytest.raises(FewsureError, match="at least 5"):
+        disjoint_tasks(["a", "b"], way=5, seed=0)
+    with pytest.raises(FewsureError, match="2 of 3 were classes of training, for instance 'b'"):
+        require_unused(["a", "b", "c"], ["c", "b", "z"], "classes of training")
+    require_unused(["a"], ["b"], "classes of training")
+
+
+# Conformal prediction
+
+
+def hierarchical_scores(sizes: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Points of tasks that differ a lot: a task's centre and scale, then its points."""
+    centre = 2 * torch.randn(len(sizes), generator=generator).repeat_interleave(sizes)
+    scale = torch.randn(len(sizes), generator=generator).exp().repeat_interleave(sizes)
+    return centre + scale * torch.randn(int(sizes.sum()), generator=generator)
+
+
+@pytest.mark.parametrize(("tasks", "alpha"), [(19, 0.1), (30, 0.2), (12, 0.1)])
+@pytest.mark.parametrize("points", ["one", "equal", "unequal"])
+def test_hierarchical_coverage_is_what_the_theory_says(points: str, tasks: int, alpha: float) -> None:
+    generator = torch.Generator().manual_seed(tasks)
+    covered, most, smallest = 0, 8, {"one": 1, "equal": 6, "unequal": 1}[points]
+    for _ in range(REPETITIONS):
+        if points == "unequal":
+            sizes = torch.randint(1, most, (tasks + 1,), generator=generator)
+        else:
+            sizes = torch.full((tasks + 1,), smallest)
+        scores = hierarchical_scores(sizes, generator)
+        calibration = int(sizes[:-1].sum())
+        threshold = conformal_threshold(scores[:calibration], sizes[:-1], alpha)
+        covered += float(scores[calibration]) <= threshold
+    excess = (1 if points != "unequal" else 2) / (tasks + 1)
+    error = 3 * math.sqrt(alpha * (1 - alpha) / REPETITIONS)
+    assert 1 - alpha - error <= covered / REPETITIONS <= 1 - alpha + excess + error
+
+
+def test_each_task_weighs_the_same_however_many_points_it_has() -> None:
+    """Nine tasks with one point each at 0, and one with 1,000 points at 1, which must not outvote them."""
+    scores = torch.cat([torch.zeros(9), torch.ones(1000)])
+    sizes = torch.tensor([1] * 9 + [1000])
+    assert conformal_threshold(scores, sizes, alpha=0.2) == 0
+    assert conformal_threshold(scores, sizes, alpha=0.1) == 1
+
+
+def test_the_quantile_is_exact_where_weights_add_up_to_the_level() -> None:
+    """K = 9, α = 0.3: 0.7 · 10 = 7 of 9 tasks; in floating point 0.7 and sums of 1/3 would miss it."""
+    scores, sizes = torch.arange(27.0), torch.full((9,), 3)
+    assert conformal_threshold(scores, sizes, alpha=0.3) == 20  # the 21st of 27
+    assert conformal_threshold(torch.arange(99.0), torch.ones(99, dtype=torch.int64), alpha=0.05) == 94
+
+
+def test_too_few_tasks_give_an_infinite_threshold_and_every_label() -> None:
+    scores, sizes = torch.zeros(16), torch.full((8,), 2)
+    assert conformal_threshold(scores, sizes, alpha=0.1) == math.inf
+    assert conformal_threshold(scores, sizes, alpha=0.12) == 0
+    assert bool(prediction_sets(torch.tensor([[0.0, 1.0]]), math.inf).all())
+    lower, upper = prediction_intervals(torch.zeros(2), math.inf, torch.ones(2))
+    assert bool(lower.isinf().all())
+    assert bool(upper.isinf().all())
+
+
+def test_sets_and_intervals_hold_exactly_the_labels_below_the_threshold() -> None:
+    generator = torch.Generator().manual_seed(0)
+    probabilities = torch.rand(4, 50, 5, generator=generator).softmax(-1)
+    labels = torch.randint(0, 5, (4, 50), generator=generator)
+    threshold = float(probability_scores(probabilities, labels).flatten().median())
+    measured = measure_sets(prediction_sets(probabilities, threshold), labels)
+    assert measured.coverage == pytest.approx(0.5)
+    assert measured.size == pytest.approx(float((1 - probabilities.double() <= threshold).double().sum(-1).mean()))
+
+    mean, y = torch.randn(2, 4, 51, generator=generator)
+    spread = torch.rand(4, 51, generator=generator) + 0.1
+    threshold = float(residual_scores(mean, y, spread).flatten().median())
+    lower, upper = prediction_intervals(mean, threshold * (1 + 1e-12), spread)
+    measured = measure_intervals(lower, upper, y)
+    assert measured.coverage == pytest.approx(0.5, abs=0.01)
+    assert measured.size == pytest.approx(2 * threshold * float(spread.double().mean()))
+    torch.testing.assert_close(residual_scores(mean, y), (y.double() - mean.double()).abs())
+
+
+def test_conformal_prediction_refuses_bad_input() -> None:
+    with pytest.raises(FewsureError, match="alpha"):
+        conformal_threshold(torch.zeros(4), torch.full((4,), 1), alpha=1.0)
+    with pytest.raises(FewsureError, match="spread"):
+        residual_scores(torch.zeros(3), torch.zeros(3), torch.tensor([1.0, 0.0, 1.0]))
+
+
+def calibration(**changes: object) -> Calibration:
+    scores = torch.rand(30, generator=torch.Generator().manual_seed(0)).double()
+    facts = {"score": "probability", "way": 5, "shot": 1, "query": 15, "norm": "batch", "transductive": True}
+    facts |= {"environment": "omniglot, 330 classes of its test pool", "seed": 3}
+    return Calibration(**({"scores": scores, "sizes": torch.tensor([10, 5, 15])} | facts | changes))  # type: ignore[arg-type]
+
+
+def test_weights_of_a_calibration_leave_one_share_for_infinity() -> None:
+    weights = calibration().weights
+    assert float(weights.sum()) == pytest.approx(3 / 4)
+    assert float(weights[:10].sum()) == pytest.approx(1 / 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sizes": torch.tensor([10, 5, 14])}, "as many as the tasks have points, 29"),
+        ({"sizes": torch.tensor([30])}, "at least 2"),
+        ({"sizes": torch.tensor([30, 0])}, "at least 1 each"),
+        ({"scores": torch.full((30,), math.nan)}, "finite"),
+    ],
+)
+def test_a_calibration_that_does_not_add_up_is_refused(changes: dict, message: str) -> None:
+    with pytest.raises(FewsureError, match=message):
+        calibration(**changes)
+
+
+def test_a_calibration_is_for_tasks_like_its_own() -> None:
+    like = {"way": 5, "shot": 1, "query": 15, "norm": "batch"}
+    calibration().require_like(**like)
+    for name, value in (("way", 20), ("shot", 5), ("norm", "none"), ("query", 1)):
+        with pytest.raises(FewsureError, match=f"expected `{name}`"):
+            calibration().require_like(**(like | {name: value}))
+    calibration(transductive=False).require_like(**(like | {"query": 1}))
+
+
+@pytest.mark.parametrize("way", [5, None])
+def test_a_saved_calibration_reads_back(tmp_path: Path, way: int | None) -> None:
+    path, written = tmp_path / "conformal.safetensors", calibration(way=way)
+    conformal.save(path, written)
+    read = conformal.load(path)
+    torch.testing.assert_close(read.scores, written.scores, rtol=0, atol=0)
+    assert torch.equal(read.sizes, written.sizes)
+    assert replace(read, scores=written.scores, sizes=written.sizes) == replace(
+        written, scores=written.scores, sizes=written.sizes
+    )
+    assert read.threshold(0.3) == written.threshold(0.3)
+
+
+def test_a_damaged_calibration_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "conformal.safetensors"
+    with pytest.raises(FewsureError, match="is not there; make it with `fewsure certify`"):
+        conformal.load(path)
+    conformal.save(path, calibration())
+    whole = path.read_bytes()
+
+    for content in (whole[:-8], b"", b"not a file of tensors", whole.replace(b'\\"seed\\"', b'\\"sead\\"')):
+        path.write_bytes(content)
+        with pytest.raises(FewsureError, match="cannot be read"):
+            conformal.load(path)
+
+    path.write_bytes(whole)
+    tensors = load_file(path)
+    save_file(tensors, path)  # without its facts
+    with pytest.raises(FewsureError, match="cannot be read"):
+        conformal.load(path)
+    path.write_bytes(whole.replace(b'\\"format\\": 1', b'\\"format\\": 2'))
+    with pytest.raises(FewsureError, match="of another format"):
+        conformal.load(path)
+
+
+def test_the_worked_example_of_the_guarantees_page_computes_what_it_says() -> None:
+    page = Path(__file__).resolve().parents[1] / "docs" / "guarantees.md"
+    failed, tried = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert (failed, tried > 10) == (0, True)
