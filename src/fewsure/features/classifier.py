@@ -1,0 +1,274 @@
+"""The plain classifier that a feature network is trained as: one linear layer on its features, all training classes."""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fewsure import streams
+from fewsure.data.pools import Pool
+from fewsure.errors import require, require_known
+from fewsure.features.augmentation import crops, jittered, unit
+from fewsure.features.residual import NETWORKS, ResidualNetwork, initialise
+from fewsure.training.schedule import learning_rate
+
+MOMENTUM = 0.9
+EVALUATION_BATCH = 500
+"""Images that are passed through a network at once where no gradient is needed."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Which network, and how it is trained: SGD with Nesterov momentum, the learning rate along a cosine to 0."""
+
+    network: str = "resnet12"
+    """`resnet12` or `wrn-28-10`; both have 640 features."""
+    width: float = 1.0
+    """Multiplies the filters of each layer, and so the number of features."""
+    epochs: int = 90
+    """Passes over the images of the training classes."""
+    batch: int = 128
+    """Images of an update."""
+    lr: float = 0.1
+    """Learning rate at the start."""
+    weight_decay: float = 5e-4
+    """Of all weights."""
+    label_smoothing: float = 0.0
+    """Probability that is spread over all classes in the target."""
+    padding: int | None = None
+    """Pixels by which a crop is shifted at most; `none` for an eighth of the image's side."""
+    flip: bool = True
+    """Mirror half of the images left to right."""
+    jitter: float = 0.0
+    """Brightness, contrast and saturation are multiplied by random factors within 1 ± this."""
+    held_out: float = 0.05
+    """Share of the images of each training class that shows the classifier's own accuracy and is not trained on."""
+    seed: int = 0
+    """Chooses the initial weights, the held-out images, the order of the others and the crops."""
+
+    def __post_init__(self) -> None:
+        require_known("network", self.network, list(NETWORKS))
+        require(0 < self.width < math.inf, "width", "a number above 0", self.width)
+        require(self.epochs >= 1, "epochs", "at least 1", self.epochs)
+        require(self.batch >= 2, "batch", "at least 2 images", self.batch)
+        require(0 < self.lr < math.inf, "lr", "a number above 0", self.lr)
+        require(0 <= self.weight_decay < math.inf, "weight_decay", "a number of at least 0", self.weight_decay)
+        require(0 <= self.label_smoothing < 1, "label_smoothing", "a share in [0, 1)", self.label_smoothing)
+        require(self.padding is None or self.padding >= 0, "padding", "at least 0 pixels", self.padding)
+        require(0 <= self.jitter <= 1, "jitter", "a share in [0, 1]", self.jitter)
+        require(0 <= self.held_out < 1, "held_out", "a share in [0, 1)", self.held_out)
+
+
+class FeatureNetwork(nn.Module):
+    """Images in [0, 1] (N, C, H, W) → features (N, D): each channel is standardised, then the residual network runs."""
+
+    mean: Tensor
+    """(C,) of the training images."""
+    std: Tensor
+
+    def __init__(self, body: ResidualNetwork, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("std", torch.ones(channels))
+        self.body = body
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.body((images - self.mean[:, None, None]) / self.std[:, None, None])
+        return features
+
+
+class Classifier(nn.Module):
+    """Images in [0, 1] (N, C, H, W) → logits (N, K) of the training classes."""
+
+    def __init__(self, network: FeatureNetwork, classes: int) -> None:
+        super().__init__()
+        self.network = network
+        self.head = nn.Linear(network.body.outputs, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.network(images))
+        return logits
+
+
+def build_network(recipe: Recipe, channels: int) -> FeatureNetwork:
+    """The recipe's network, without memory for its weights yet."""
+    with torch.device("meta"):
+        return FeatureNetwork(NETWORKS[recipe.network](channels, recipe.width), channels)
+
+
+class Means(NamedTuple):
+    """Of the updates of an epoch so far."""
+
+    loss: float
+    accuracy: float
+    """On the images as they were trained on: shifted, mirrored, coloured."""
+
+
+class Training:
+    """A classifier on its way: its weights, the optimiser's state, and the images of the training classes.
+
+    What update number u does follows from (seed, u) and the state that `tensors` returns. A training that is
+    interrupted and continued therefore ends in the same numbers.
+    """
+
+    def __init__(self, pool: Pool, recipe: Recipe, device: torch.device) -> None:
+        """`pool` holds the training classes; all its images are kept on the device."""
+        _, channels, height, width = pool.examples.shape
+        side, smallest = min(height, width), NETWORKS[recipe.network].SMALLEST
+        require(side >= smallest, "data", f"images of {smallest} pixels or more on each side", f"{height}×{width}")
+        self._padding = side // 8 if recipe.padding is None else recipe.padding
+        require(self._padding < side, "padding", f"less than the image's {side} pixels", self._padding)
+        require(len(pool.classes) >= 2, "data", "at least 2 training classes", len(pool.classes))
+        self.recipe, self._device = recipe, device
+        rows, self._held_out = (part.to(device) for part in hold_out(pool, recipe.held_out, recipe.seed))
+        self._rows = rows
+        self.images_per_update = min(recipe.batch, len(rows))
+        self.updates_per_epoch = len(rows) // self.images_per_update
+        self.updates = recipe.epochs * self.updates_per_epoch
+        self.update = 0
+        """Updates made."""
+        self.held_out_images = len(self._held_out)
+        self._images = pool.examples.to(device)
+        self._labels = torch.repeat_interleave(pool.counts).to(device)
+
+        network = build_network(recipe, channels)
+        with torch.device("meta"):
+            classifier = Classifier(network, len(pool.classes))
+        classifier.to_empty(device="cpu")
+        initialise(classifier, streams.generator(recipe.seed, "init"))
+        network.mean, network.std = channel_statistics(self._images, rows)
+        self.classifier = classifier.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._optimiser = torch.optim.SGD(
+            self.classifier.parameters(), recipe.lr, MOMENTUM, weight_decay=recipe.weight_decay, nesterov=True
+        )
+        self._generator = torch.Generator(device)
+        self._order = rows
+        self._ordered_epoch: int | None = None
+        self._sums = torch.zeros(2, dtype=torch.float64, device=device)
+
+    def step(self) -> None:
+        """One update. It does not wait for the device."""
+        recipe, (epoch, number) = self.recipe, divmod(self.update, self.updates_per_epoch)
+        if number == 0:
+            self._sums.zero_()
+        if self._ordered_epoch != epoch:
+            generator = streams.generator(recipe.seed, "order", epoch, device=self._device)
+            shuffled = torch.randperm(len(self._rows), generator=generator, device=self._device)
+            self._order, self._ordered_epoch = self._rows[shuffled], epoch
+        first = number * self.images_per_update
+        rows = self._order[first : first + self.images_per_update]
+        self._generator.manual_seed(streams.number(recipe.seed, "augment", self.update))
+        images = unit(crops(self._images, rows, padding=self._padding, flip=recipe.flip, generator=self._generator))
+        if recipe.jitter:
+            images = jittered(images, recipe.jitter, self._generator)
+        labels = self._labels[rows]
+
+        self.classifier.train()
+        self._optimiser.param_groups[0]["lr"] = learning_rate(
+            self.update, self.updates, peak=recipe.lr, schedule="cosine"
+        )
+        self._optimiser.zero_grad()
+        with repeatable(self._device, exact=False):
+            with reduced_precision(self._device):
+                logits = self.classifier(images).float()
+                loss = functional.cross_entropy(logits, labels, label_smoothing=recipe.label_smoothing)
+            loss.backward()  # type: ignore[no-untyped-call]
+        self._optimiser.step()
+        right = (logits.detach().argmax(1) == labels).double().mean()
+        self._sums += torch.stack([loss.detach().double(), right])
+        self.update += 1
+
+    def means(self) -> Means:
+        """Of the epoch that the last update was in. Waits for the device."""
+        made = (self.update - 1) % self.updates_per_epoch + 1
+        return Means(*(self._sums / made).tolist())
+
+    def held_out_accuracy(self) -> float | None:
+        """Share of the held-out images of the training classes that are classified right, if there are any."""
+        if not self.held_out_images:
+            return None
+        self.classifier.eval()
+        right = torch.zeros((), dtype=torch.long, device=self._device)
+        with torch.inference_mode(), repeatable(self._device, exact=False), reduced_precision(self._device):
+            for rows in torch.split(self._held_out, EVALUATION_BATCH):
+                right += (self.classifier(unit(self._images[rows])).argmax(1) == self._labels[rows]).sum()
+        return int(right) / self.held_out_images
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that `load` needs to go on from here."""
+        tensors = {"update": torch.tensor(self.update), "sums": self._sums}
+        tensors |= {f"classifier/{name}": value for name, value in self.classifier.state_dict().items()}
+        for name, weight in self.classifier.named_parameters():
+            if weight in self._optimiser.state:
+                tensors[f"momentum/{name}"] = self._optimiser.state[weight]["momentum_buffer"]
+        return tensors
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Go on where another training's `tensors` stood; KeyError or RuntimeError if that was of another network."""
+        state = self.classifier.state_dict()
+        self.classifier.load_state_dict({name: tensors[f"classifier/{name}"] for name in state})
+        self.update = int(tensors["update"])
+        self._sums.copy_(tensors["sums"])
+        for name, weight in self.classifier.named_parameters() if self.update else ():
+            momentum = torch.empty_like(weight).copy_(tensors[f"momentum/{name}"])
+            self._optimiser.state[weight]["momentum_buffer"] = momentum.detach()
+
+
+def hold_out(pool: Pool, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Rows of a pool to train on and rows held out: of each class a random `share`, one image at least remaining.
+
+    >>> pool = Pool(torch.zeros(8, 1, 2, 2), torch.tensor([0, 2, 8]), ("a", "b"), ("", ""), "")
+    >>> [sorted(rows.tolist()) for rows in hold_out(pool, 0.99, seed=0)]
+    [[0, 2], [1, 3, 4, 5, 6, 7]]
+    """
+    labels = torch.repeat_interleave(pool.counts)
+    keys = torch.rand(len(labels), generator=streams.generator(seed, "held-out"), dtype=torch.float64)
+    shuffled = (labels + keys).argsort()  # each class stays where it is, in random order
+    held = (share * pool.counts).round().long().minimum(pool.counts - 1)
+    position = torch.arange(len(labels)) - pool.starts[labels]
+    chosen = position < held[labels]
+    return shuffled[~chosen], shuffled[chosen]
+
+
+def channel_statistics(images: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation (C,) of each channel of the uint8 images in these rows, in units of 255.
+
+    They come from exact counts of the 256 levels, so they do not depend on the order or on the device.
+
+    >>> mean, std = channel_statistics(torch.tensor([0, 255], dtype=torch.uint8).reshape(2, 1, 1, 1), torch.arange(2))
+    >>> mean.tolist(), std.tolist()
+    ([0.5], [0.5])
+    """
+    counts = torch.zeros(images.shape[1], 256, dtype=torch.long)
+    for part in torch.split(rows, EVALUATION_BATCH):
+        channels = images[part].transpose(0, 1).flatten(1)
+        counts += torch.stack([torch.bincount(channel, minlength=256) for channel in channels]).cpu()
+    shares = counts.double() / counts.sum(1, keepdim=True)
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    mean = shares @ levels
+    variance = (shares * (levels - mean[:, None]).square()).sum(1)
+    return mean.float(), variance.sqrt().clamp(min=1 / 255).float()  # a constant channel is not blown up
+
+
+def reduced_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Convolutions and products in bfloat16 where a GPU has it; float32 elsewhere."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision(device) == "bfloat16")
+
+
+def precision(device: torch.device) -> str:
+    """What a training on a device computes in: `bfloat16` or `float32`."""
+    fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return "bfloat16" if fast else "float32"
+
+
+def repeatable(device: torch.device, *, exact: bool) -> AbstractContextManager[object]:
+    """On a GPU, convolutions that give the same bits each time; with `exact` their products are not cut to TF32."""
+    if device.type != "cuda":
+        return nullcontext()
+    flags = cast(Callable[..., AbstractContextManager[object]], torch.backends.cudnn.flags)
+    return flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=not exact)

@@ -1,0 +1,63 @@
+"""Features of a pool's images, and how well they tell unseen classes apart."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fewsure import streams
+from fewsure.data.episodes import Episodes
+from fewsure.data.pools import Pool
+from fewsure.features.augmentation import unit
+from fewsure.features.classifier import EVALUATION_BATCH, FeatureNetwork, repeatable
+from fewsure.metrics.summary import mean_over_tasks
+
+WAY, QUERY = 5, 15
+"""Classes of a task, and query images of each, where a pool has as many."""
+BLOCK = 100
+"""Tasks that are held in memory at once."""
+
+
+def extract(
+    network: FeatureNetwork,
+    images: Tensor,
+    *,
+    batch: int = EVALUATION_BATCH,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Tensor:
+    """Features (N, D) of uint8 images (N, C, H, W), on the CPU, computed in float32 on the network's device.
+
+    The network is in evaluation mode: the features of an image do not depend on the others.
+    """
+    network.eval()
+    device = network.mean.device
+    features = torch.empty(len(images), network.body.outputs)
+    with torch.inference_mode(), repeatable(device, exact=True):
+        for start in range(0, len(images), batch):
+            part = slice(start, start + batch)
+            features[part] = network(unit(images[part].to(device))).cpu()
+            progress(min(start + batch, len(images)))
+    return features
+
+
+def nearest_mean_accuracy(pool: Pool, *, shot: int, tasks: int, seed: int = 0) -> dict[str, Any] | None:
+    """Accuracy of the nearest class mean on tasks from a pool of features, with its 95 % interval over tasks.
+
+    Features are scaled to length 1; the mean of a class is that of its `shot` support examples; a query belongs to the
+    class whose mean has the smallest Euclidean distance. None if the pool is too small for such tasks.
+    """
+    way, query = min(WAY, len(pool.classes)), min(QUERY, int(pool.counts.min()) - shot)
+    if way < 2 or query < 1:
+        return None
+    scaled = pool._replace(examples=functional.normalize(pool.examples, dim=1))
+    episodes = Episodes(scaled, way=way, shot=shot, query=query)
+    right = []
+    for block, start in enumerate(range(0, tasks, BLOCK)):
+        generator = streams.generator(seed, "nearest-mean", block)
+        task, _ = episodes.sample(min(BLOCK, tasks - start), generator)
+        means = task.support.x.reshape(-1, way, shot, pool.examples.shape[1]).mean(2)
+        nearest = torch.cdist(task.query.x, means).argmin(2)
+        right.append((nearest == task.query.y).double().mean(1))
+    return {"way": way, "shot": shot, "query": query, "tasks": tasks, "accuracy": mean_over_tasks(torch.cat(right))}
