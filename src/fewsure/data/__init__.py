@@ -1,17 +1,86 @@
-"""The registry of task distributions and data sets."""
+"""The registry of task distributions and data sets, and what an experiment asks of each."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+import torch
+
+from fewsure.data.classification import (
+    CifarFs,
+    FeatureHeadOptions,
+    Features,
+    MiniImageNet,
+    MiniImageNetLeo,
+    Omniglot,
+    TieredImageNet,
+    TieredImageNetLeo,
+    TinyTiered,
+)
+from fewsure.data.pools import Split
 from fewsure.data.sine_line import SineLine
-from fewsure.networks import MlpOptions
+from fewsure.networks import Conv4Options, MlpOptions
+from fewsure.types import Facts, Kind, Model, Task
+
+
+class Tasks(Protocol):
+    """Where tasks come from."""
+
+    def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
+        """A meta-batch on the generator's device, and what is known of its tasks that no method sees."""
+
+
+class Data(Protocol):
+    """A frozen dataclass of options: which tasks there are."""
+
+    @property
+    def kind(self) -> Kind: ...
+
+    @property
+    def shot(self) -> int: ...
+
+    @property
+    def outputs(self) -> int:
+        """C: numbers to predict, or classes of a task."""
+
+    @property
+    def training_outputs(self) -> int:
+        """C of a training task."""
+
+    @property
+    def support_size(self) -> int:
+        """m⁽ᵗ⁾, support examples of a training task."""
+
+    @property
+    def query_size(self) -> int:
+        """m⁽ᵛ⁾, query examples of a training task."""
+
+    def model(self, network: Any, *, training: bool = False) -> Model:
+        """The base model that solves a task, given the network's options."""
+
+    def tasks(self, split: Split, device: torch.device) -> Tasks:
+        """The tasks of a split, drawn on a device."""
+
+    def checksum(self, split: Split) -> str | None:
+        """Of the files behind a split, if there are any."""
 
 
 class DataKind(NamedTuple):
     """A data set's options, and the options of the base network that solves its tasks."""
 
-    data: type[SineLine]
-    network: type[MlpOptions]
+    data: type[Any]
+    network: type[Any]
+    presets: tuple[str, ...] = ("classification",)
+    """The folders that its presets are in."""
 
 
-DATA: dict[str, DataKind] = {"sine-line": DataKind(SineLine, MlpOptions)}
+DATA: dict[str, DataKind] = {
+    "sine-line": DataKind(SineLine, MlpOptions, ("sine-line",)),
+    "omniglot": DataKind(Omniglot, Conv4Options, ("classification", "omniglot")),
+    "cifar-fs": DataKind(CifarFs, Conv4Options),
+    "mini-imagenet": DataKind(MiniImageNet, Conv4Options),
+    "tiered-imagenet": DataKind(TieredImageNet, Conv4Options),
+    "tiny-tiered": DataKind(TinyTiered, Conv4Options),
+    "mini-imagenet-leo": DataKind(MiniImageNetLeo, FeatureHeadOptions),
+    "tiered-imagenet-leo": DataKind(TieredImageNetLeo, FeatureHeadOptions),
+    "features": DataKind(Features, FeatureHeadOptions),
+}
 """Name on the command line → what it is."""

@@ -2,15 +2,19 @@
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fewsure.data.pools import Split
 from fewsure.errors import require
 from fewsure.models import regression
 from fewsure.networks import MlpOptions
-from fewsure.types import Batch, Model, Task
+from fewsure.types import Batch, Facts, Kind, Model, Task
+
+GRID = 101
+"""Inputs, evenly over the range, at which a function is known without noise."""
 
 
 class Functions(NamedTuple):
@@ -61,9 +65,30 @@ class SineLine:
             ordered = -math.inf < low <= high < math.inf
             require(ordered, name, "two numbers, the lower one first", (low, high))
 
-    def model(self, network: MlpOptions) -> Model:
+    kind: ClassVar[Kind] = "regression"
+    outputs: ClassVar[int] = 1
+    training_outputs: ClassVar[int] = 1
+
+    @property
+    def support_size(self) -> int:
+        """m⁽ᵗ⁾ of a training task."""
+        return self.shot
+
+    @property
+    def query_size(self) -> int:
+        """m⁽ᵛ⁾ of a training task."""
+        return self.query
+
+    def model(self, network: MlpOptions, *, training: bool = False) -> Model:
         """The base model of a task."""
-        return regression(network.build(inputs=1, outputs=1))
+        return regression(network.build((1,), outputs=1))
+
+    def tasks(self, split: Split, device: torch.device) -> "SineLine":
+        """The same tasks for every split, which differ by the random streams that they are drawn from."""
+        return self
+
+    def checksum(self, split: Split) -> None:
+        """Nothing is read from a file."""
 
     def functions(self, tasks: int, generator: torch.Generator) -> Functions:
         """Draw the noise-free functions of `tasks` tasks."""
@@ -75,17 +100,16 @@ class SineLine:
             self._uniform(self.intercept, (tasks, 1), generator),
         )
 
-    def sample(self, tasks: int, generator: torch.Generator) -> Task:
-        """A meta-batch on the generator's device: x and y of shape (T, N, 1)."""
-        return self.sample_with_truth(tasks, generator, points=0)[0]
+    def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
+        """A meta-batch on the generator's device, x and y of shape (T, N, 1).
 
-    def sample_with_truth(self, tasks: int, generator: torch.Generator, points: int) -> tuple[Task, Batch]:
-        """The same meta-batch, and its noise-free functions at `points` inputs evenly over the range."""
+        The facts are the noise-free functions (`truth`) at `GRID` inputs evenly over the range (`grid`), (T, GRID, 1).
+        """
         functions = self.functions(tasks, generator)
         support = self._observe(functions, self.shot, generator)
         query = self._observe(functions, self.query, generator)
-        grid = torch.linspace(*self.x_range, points, device=generator.device).expand(tasks, points)
-        return Task(support, query), Batch(grid.unsqueeze(-1), functions(grid).unsqueeze(-1))
+        grid = torch.linspace(*self.x_range, GRID, device=generator.device).expand(tasks, GRID)
+        return Task(support, query), {"grid": grid.unsqueeze(-1), "truth": functions(grid).unsqueeze(-1)}
 
     def _observe(self, functions: Functions, count: int, generator: torch.Generator) -> Batch:
         shape = (len(functions.is_sine), count)

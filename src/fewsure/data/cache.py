@@ -1,0 +1,149 @@
+"""Data sets decoded once: an array per split that later runs map into memory.
+
+    CACHE/NAME/SPLIT-FINGERPRINT/examples.npy    uint8 (N, C, H, W) or float32 (N, D), sorted by class
+                                 index.json      names, sizes and groups of the classes, checksum
+
+The fingerprint is of the source files (names, sizes, times of change) and of the reader, so a changed source has
+another folder. A folder is made under a temporary name and then renamed: it is whole, or it is not there. Its checksum
+is compared whenever it is opened, and what is damaged is made again.
+"""
+
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fewsure.data.checksums import pool_checksum, verify
+from fewsure.data.description import DataSet, Item
+from fewsure.data.places import cache_root
+from fewsure.data.pools import Pool, Split
+from fewsure.errors import FewsureError
+from fewsure.progress import ProgressLine
+
+FORMAT = 1
+ARRAY, INDEX = "examples.npy", "index.json"
+SHOW_EVERY = 500
+ABANDONED_AFTER = 24 * 3600
+"""Seconds after which a folder that was never finished is taken for one whose process died."""
+
+
+def load(dataset: DataSet, split: Split, *, quiet: bool = False) -> Pool:
+    """The pool of a split, from the cache if it is there, else decoded into it with progress on standard error.
+
+    The examples are mapped from the file, not read into memory; a change to them changes no file.
+    """
+    files = dataset.found(split)
+    fingerprint = _fingerprint(dataset, split, files)
+    place = cache_root() / dataset.name / f"{split}-{fingerprint[:16]}"
+    pool = _open(place, dataset)
+    if pool is None:
+        verify(files, dataset.folder)
+        pool = _build(dataset, split, place, quiet)
+    return pool
+
+
+def _fingerprint(dataset: DataSet, split: Split, files: Iterable[Path]) -> str:
+    digest = hashlib.sha256(json.dumps([FORMAT, dataset.name, dataset.version, split]).encode())
+    for path in sorted(files):
+        status = path.stat()
+        name = path.relative_to(dataset.folder).as_posix()
+        digest.update(json.dumps([name, status.st_size, status.st_mtime_ns]).encode())
+    return digest.hexdigest()
+
+
+def _open(place: Path, dataset: DataSet) -> Pool | None:
+    """The pool that a cache folder holds; none if it is not there or not what was written."""
+    try:
+        index = json.loads((place / INDEX).read_text())
+        # Copy on write: torch takes writable arrays only, and the file stays as it is.
+        examples = torch.from_numpy(np.load(place / ARRAY, mmap_mode="c", allow_pickle=False))
+        starts = torch.tensor(index["starts"], dtype=torch.int64)
+        pool = Pool(examples, starts, tuple(index["classes"]), tuple(index["groups"]), index["checksum"])
+        whole = pool_checksum(examples, starts, pool.classes) == pool.checksum and index["format"] == FORMAT
+        whole = whole and examples.shape[1:] == dataset.shape and len(pool.groups) == len(pool.classes)
+    except (OSError, ValueError, TypeError, KeyError, EOFError):
+        return None
+    return pool if whole else None
+
+
+def _build(dataset: DataSet, split: Split, place: Path, quiet: bool) -> Pool:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    _clear_abandoned(place.parent)
+    with tempfile.TemporaryDirectory(prefix=f".{split}-", dir=place.parent, ignore_cleanup_errors=True) as temporary:
+        making = Path(temporary) / place.name
+        making.mkdir()
+        with dataset.read(dataset.folder, split) as items:
+            _write(making, dataset, split, sorted(items, key=lambda item: (item.label, item.name)), quiet)
+        return _publish(making, place, dataset)
+
+
+def _write(making: Path, dataset: DataSet, split: Split, items: list[Item], quiet: bool) -> None:
+    if not items:
+        raise FewsureError(f"expected {dataset.placement} in {dataset.folder}, but {split} has no examples")
+    array = np.lib.format.open_memmap(
+        making / ARRAY, mode="w+", dtype=dataset.dtype, shape=(len(items), *dataset.shape)
+    )
+    with ProgressLine(f"decoding {dataset.name} ({split})", quiet=quiet) as line:
+        for row, item in enumerate(items):
+            array[row] = item.load()
+            if (row + 1) % SHOW_EVERY == 0 or row + 1 == len(items):
+                line.show(row + 1, len(items))
+    array.flush()
+    classes = {label: list(members) for label, members in groupby(items, key=lambda item: item.label)}
+    starts = torch.tensor([0, *(len(members) for members in classes.values())]).cumsum(0)
+    index: dict[str, Any] = {
+        "format": FORMAT,
+        "source": str(dataset.folder.resolve()),
+        "checksum": pool_checksum(torch.from_numpy(array), starts, list(classes)),
+        "classes": list(classes),
+        "groups": [members[0].group for members in classes.values()],
+        "starts": starts.tolist(),
+    }
+    (making / INDEX).write_text(json.dumps(index))
+
+
+def _publish(making: Path, place: Path, dataset: DataSet) -> Pool:
+    """Rename a finished folder; where another process was first, its folder is as good."""
+    try:
+        making.rename(place)
+    except OSError:
+        pool = _open(place, dataset)
+        if pool is not None:
+            return pool
+        with suppress(FileNotFoundError):  # another process may be clearing it away, too
+            place.rename(making.with_name("damaged"))
+        making.rename(place)
+    _clear_older(place)
+    pool = _open(place, dataset)
+    if pool is None:
+        raise FewsureError(f"{place} cannot be read back; is the disk of the cache full or damaged?")
+    return pool
+
+
+def _clear_older(place: Path) -> None:
+    """Delete what was decoded earlier from another state of the same source."""
+    split, _, _ = place.name.rpartition("-")
+    source = json.loads((place / INDEX).read_text())["source"]
+    for other in place.parent.glob(f"{split}-*"):
+        try:
+            same_source = json.loads((other / INDEX).read_text())["source"] == source
+        except (OSError, ValueError, TypeError, KeyError):
+            same_source = True
+        if other != place and same_source:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _clear_abandoned(folder: Path) -> None:
+    for other in folder.glob(".*"):
+        with suppress(FileNotFoundError):  # its process may just have finished it
+            if time.time() - other.stat().st_mtime > ABANDONED_AFTER:
+                shutil.rmtree(other, ignore_errors=True)

@@ -1,0 +1,68 @@
+"""SHA-256: of files, against the list that lies beside them, and of a pool, so that a result says what it is about."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from fewsure.errors import FewsureError
+
+LIST = "SHA256SUMS"
+"""A file with lines `CHECKSUM  PATH`, as sha256sum writes them; paths are relative to where it lies."""
+
+
+def file_checksum(path: Path, algorithm: str = "sha256") -> str:
+    """Checksum (hex) of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def pool_checksum(examples: Tensor, starts: Tensor, classes: Sequence[str]) -> str:
+    """SHA-256 (hex) of the names and sizes of the classes and of all examples, in order.
+
+    >>> import torch
+    >>> pool_checksum(torch.zeros(2, 3), torch.tensor([0, 2]), ["a"])[:12]
+    'dff4911e7450'
+    """
+    array = np.ascontiguousarray(examples.numpy())
+    header = {"classes": list(classes), "starts": starts.tolist(), "shape": array.shape, "dtype": array.dtype.str}
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def verify(files: Iterable[Path], folder: Path) -> dict[str, bool]:
+    """Compare files with the SHA256SUMS of a data set's `folder` or of its parent; a wrong one is refused.
+
+    Which of the files (by name) were listed there, and therefore compared.
+    """
+    listed = _listed(folder.parent) | _listed(folder)
+    compared = {}
+    for path in files:
+        expected = listed.get(path.resolve())
+        found = expected and file_checksum(path)
+        if found != expected:
+            raise FewsureError(
+                f"expected {path} to have the SHA-256 {expected} of {LIST}, but got {found}; fetch the file again"
+            )
+        compared[path.relative_to(folder).as_posix()] = expected is not None
+    return compared
+
+
+def _listed(folder: Path) -> dict[Path, str]:
+    path = folder / LIST
+    if not path.is_file():
+        return {}
+    listed = {}
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        checksum, _, name = line.strip().partition(" ")
+        name = name.strip().removeprefix("*")
+        if not line.strip():
+            continue
+        if len(checksum) != 64 or not name:
+            raise FewsureError(f"expected line {number} of {path} to be `SHA-256  PATH`, but got {line.strip()!r}")
+        listed[(folder / name).resolve()] = checksum.lower()
+    return listed

@@ -1,0 +1,182 @@
+"""Classification data as an experiment holds it: which set, how many classes and examples a task has."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from fewsure.data.cache import load
+from fewsure.data.datasets import DATA_SETS
+from fewsure.data.embeddings import load_features
+from fewsure.data.episodes import Episodes
+from fewsure.data.places import data_root
+from fewsure.data.pools import Pool, Split, merge
+from fewsure.errors import require
+from fewsure.models import classification
+from fewsure.networks import Conv4Options, MlpOptions
+from fewsure.types import Kind, Model
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Tasks of N classes with k labelled examples each, drawn from the classes of a data set's split."""
+
+    way: int = 5
+    """N, classes of a task."""
+    shot: int = 1
+    """k, support examples per class."""
+    query: int = 15
+    """Query examples per class."""
+    train_way: int | None = None
+    """Classes of a task in training, where the method allows another number (protonet); `none` for --way."""
+    train_shot: int | None = None
+    """Support examples per class in training; `none` for --shot."""
+    train_query: int | None = None
+    """Query examples per class in training; `none` for --query."""
+    within_group: bool = False
+    """Draw all classes of a task from one group: an alphabet of Omniglot, a super-category of tiered-ImageNet."""
+    train_on_validation: bool = False
+    """Train on the validation classes too, for a last run whose options are settled."""
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind] = "classification"
+
+    def __post_init__(self) -> None:
+        require(self.way >= 2, "way", "at least 2 classes", self.way)
+        for option in ("shot", "query", "train_shot", "train_query"):
+            value = getattr(self, option)
+            require(value is None or value >= 1, option, "at least 1 example per class", value)
+        require(self.train_way is None or self.train_way >= 2, "train_way", "at least 2 classes", self.train_way)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of an example."""
+        return DATA_SETS[self.name].shape
+
+    @property
+    def outputs(self) -> int:
+        return self.way
+
+    @property
+    def training_outputs(self) -> int:
+        return self.train_way or self.way
+
+    @property
+    def support_size(self) -> int:
+        """m⁽ᵗ⁾ of a training task."""
+        return self.training_outputs * (self.train_shot or self.shot)
+
+    @property
+    def query_size(self) -> int:
+        """m⁽ᵛ⁾ of a training task."""
+        return self.training_outputs * (self.train_query or self.query)
+
+    def model(self, network: Conv4Options | MlpOptions, *, training: bool = False) -> Model:
+        """The base model of a task."""
+        way = self.training_outputs if training else self.outputs
+        return classification(network.build(self.shape, way), way)
+
+    def pool(self, split: Split) -> Pool:
+        """The examples of a split, on the CPU."""
+        return load(DATA_SETS[self.name], split)
+
+    def tasks(self, split: Split, device: torch.device) -> Episodes:
+        """The tasks of a split, drawn on a device."""
+        training = split == "train"
+        return Episodes(
+            _pool_on(self, split, device),
+            way=self.training_outputs if training else self.way,
+            shot=(self.train_shot if training else None) or self.shot,
+            query=(self.train_query if training else None) or self.query,
+            within_group=self.within_group,
+            name=f"{self.name}, {split}",
+        )
+
+    def checksum(self, split: Split) -> str | None:
+        """SHA-256 of the split's examples."""
+        return self.pool(split).checksum
+
+
+@lru_cache(maxsize=4)
+def _pool_on(data: Classification, split: Split, device: torch.device) -> Pool:
+    pool = data.pool(split)
+    if split == "train" and data.train_on_validation:
+        pool = merge(pool, data.pool("validation"))
+    return pool._replace(examples=pool.examples.to(device), starts=pool.starts.to(device))
+
+
+@dataclass(frozen=True)
+class Omniglot(Classification):
+    """Omniglot's handwritten characters, 28×28, original split (Lake et al., 2015)."""
+
+    name = "omniglot"
+
+
+@dataclass(frozen=True)
+class CifarFs(Classification):
+    """CIFAR-FS: the 100 classes of CIFAR-100, 32×32, split 64/16/20 (Bertinetto et al., 2019)."""
+
+    name = "cifar-fs"
+
+
+@dataclass(frozen=True)
+class MiniImageNet(Classification):
+    """mini-ImageNet, 84×84, split 64/16/20 (Ravi and Larochelle, 2017)."""
+
+    name = "mini-imagenet"
+
+
+@dataclass(frozen=True)
+class TieredImageNet(Classification):
+    """tiered-ImageNet, 84×84, split by super-category (Ren et al., 2018)."""
+
+    name = "tiered-imagenet"
+
+
+@dataclass(frozen=True)
+class TinyTiered(Classification):
+    """The classes of tiered-ImageNet that Tiny-ImageNet has too, 64×64, in the former's split."""
+
+    name = "tiny-tiered"
+
+
+@dataclass(frozen=True)
+class MiniImageNetLeo(Classification):
+    """mini-ImageNet as LEO's 640-dimensional features (Rusu et al., 2019)."""
+
+    name = "mini-imagenet-leo"
+
+
+@dataclass(frozen=True)
+class TieredImageNetLeo(Classification):
+    """tiered-ImageNet as LEO's 640-dimensional features (Rusu et al., 2019)."""
+
+    name = "tiered-imagenet-leo"
+
+
+@dataclass(frozen=True)
+class Features(Classification):
+    """Any features with labels: a folder as `fewsure features` writes it (docs/data.md has the layout)."""
+
+    folder: str = "features"
+    """The folder; a relative one is looked for here, then in the data root."""
+
+    name = "features"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.pool("train").examples.shape[1:])
+
+    def pool(self, split: Split) -> Pool:
+        here = Path(self.folder)
+        return load_features(here if here.is_dir() else data_root() / here, split)
+
+
+@dataclass(frozen=True)
+class FeatureHeadOptions(MlpOptions):
+    """The fully connected head that solves a task on features (ReLU, no normalisation)."""
+
+    hidden: tuple[int, ...] = (128, 32)
+    """Hidden units of each layer."""

@@ -1,0 +1,174 @@
+"""`fewsure data list | get NAME | check NAME`: each gives an object for --json, and has its own text for people."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from fewsure.data.cache import load
+from fewsure.data.checksums import verify
+from fewsure.data.datasets import DATA_SETS
+from fewsure.data.description import DataSet, Remote
+from fewsure.data.download import download
+from fewsure.data.embeddings import KINDS, features_file, load_features
+from fewsure.data.places import cache_root, data_root
+from fewsure.data.pools import SPLITS, Pool, Split
+from fewsure.errors import FewsureError, require_known
+
+Result = dict[str, Any]
+
+
+def list_data() -> Result:
+    """Every data set: what it is, its licence and published classes, and which splits are there."""
+    sets = {
+        name: {
+            "title": data.title,
+            "citation": data.citation,
+            "licence": data.licence,
+            "shape": list(data.shape),
+            "classes": {split: data.classes[split] for split in SPLITS},
+            "folder": str(data.folder),
+            "found": [split for split in SPLITS if data.files(data.folder, split)],
+            "download": [remote.url for remote in data.remotes],
+        }
+        for name, data in DATA_SETS.items()
+    }
+    return {"data_root": str(data_root()), "cache_root": str(cache_root()), "data_sets": sets}
+
+
+def list_text(result: Result) -> str:
+    """The list as a table."""
+    rows = [("name", "classes", "example", "there", "licence", "what")]
+    for name, data in result["data_sets"].items():
+        found = data["found"]
+        there = "yes" if len(found) == len(SPLITS) else " ".join(found) or ("get" if data["download"] else "no")
+        classes = " / ".join(str(data["classes"][split]) for split in SPLITS)
+        rows.append((name, classes, "×".join(map(str, data["shape"])), there, data["licence"], data["title"]))
+    return "\n".join(
+        [
+            _table(rows),
+            "",
+            "classes: train / validation / test, as published; there: `get` can be had with `fewsure data get NAME`",
+            f"looked for in {result['data_root']} (--data-root, $FEWSURE_DATA), each in a folder of its name",
+        ]
+    )
+
+
+def get_data(name: str, *, quiet: bool) -> Result:
+    """Download what is missing of a data set from its official source. A file that is there is never overwritten."""
+    require_known("name", name, list(DATA_SETS))
+    data = DATA_SETS[name]
+    if all(data.files(data.folder, split) for split in SPLITS):
+        return {"data": name, "folder": str(data.folder), "files": {}}
+    if not data.remotes:
+        raise FewsureError(f"{name} has no official download: expected {data.placement}; {data.how_to_get}")
+    files = {remote.name: _get(data.folder / remote.name, remote, quiet) for remote in data.remotes}
+    return {"data": name, "folder": str(data.folder), "files": files}
+
+
+def _get(target: Path, remote: Remote, quiet: bool) -> str:
+    if target.exists():
+        return "was there already"
+    download(remote.url, target, remote.checksum, quiet=quiet)
+    return "downloaded, checksum as published" if remote.checksum else "downloaded; no checksum is published for it"
+
+
+def get_text(result: Result) -> str:
+    """What was fetched, and what to do next."""
+    lines = [f"{result['folder']}/{name}: {what}" for name, what in result["files"].items()]
+    return "\n".join(
+        [*(lines or [f"{result['folder']}: all there already"]), f"next: fewsure data check {result['data']}"]
+    )
+
+
+def check_data(name: str, *, quiet: bool) -> Result:
+    """Read all splits of a data set, or of a folder of features, and say what is in them."""
+    if name in DATA_SETS:
+        data = DATA_SETS[name]
+        files = [path for split in SPLITS for path in data.found(split)]
+        compared = verify(dict.fromkeys(files), data.folder)
+        pools = {split: load(data, split, quiet=quiet) for split in SPLITS}
+        folder = data.folder
+    elif (folder := Path(name)).is_dir():
+        splits = [split for split in SPLITS if any((folder / f"{split}{kind}").exists() for kind in KINDS)]
+        pools = {split: load_features(folder, split) for split in splits or SPLITS}
+        data, compared = None, verify([features_file(folder, split) for split in pools], folder)
+    else:
+        raise FewsureError(
+            f"expected `name` to be one of {', '.join(DATA_SETS)}, or a folder of features, but got {name!r}"
+        )
+    return {
+        "data": name,
+        "folder": str(folder),
+        "files": len(compared),
+        "files_compared": sum(compared.values()),
+        "splits": {split: _facts(pool) for split, pool in pools.items()},
+        "groups_in_two_splits": _shared({split: pool.groups for split, pool in pools.items()}),
+        "warnings": _warnings(data, pools),
+    }
+
+
+def _facts(pool: Pool) -> Result:
+    counts = pool.counts
+    smallest, largest = int(counts.argmin()), int(counts.argmax())
+    return {
+        "classes": len(pool.classes),
+        "examples": len(pool.examples),
+        "shape": list(pool.examples.shape[1:]),
+        "dtype": str(pool.examples.dtype).removeprefix("torch."),
+        "smallest_class": {"name": pool.classes[smallest], "examples": int(counts[smallest])},
+        "largest_class": {"name": pool.classes[largest], "examples": int(counts[largest])},
+        "largest_way": len(pool.classes),
+        "largest_shot_plus_query": int(counts[smallest]),
+        "groups": len({group for group in pool.groups if group}),
+        "checksum": pool.checksum,
+    }
+
+
+def _warnings(data: DataSet | None, pools: Mapping[Split, Pool]) -> list[str]:
+    published = data.classes if data else {}
+    warnings = [
+        f"expected {published[split]} classes in {split}, as published, but got {len(pool.classes)}"
+        for split, pool in pools.items()
+        if split in published and published[split] != len(pool.classes)
+    ]
+    shared = _shared({split: pool.classes for split, pool in pools.items()})
+    if shared:
+        warnings.append(f"expected every class in one split, but {len(shared)} are in two: {', '.join(shared[:5])}")
+    return warnings
+
+
+def _shared(names: Mapping[Split, Sequence[str]]) -> list[str]:
+    """Names, other than "", that occur in two splits."""
+    return sorted(
+        {name for first, second in combinations(names.values(), 2) for name in set(first) & set(second)} - {""}
+    )
+
+
+def check_text(result: Result) -> str:
+    """The facts as a table, one row per split."""
+    headers = ("split", "classes", "examples", "example", "smallest class", "largest class", "groups", "checksum")
+    rows = [headers]
+    for split, facts in result["splits"].items():
+        size = "×".join(map(str, facts["shape"]))
+        ends = [f"{facts[end]['examples']} ({facts[end]['name']})" for end in ("smallest_class", "largest_class")]
+        counts = (f"{facts['classes']:,}", f"{facts['examples']:,}", f"{size} {facts['dtype']}")
+        rows.append((split, *counts, *ends, str(facts["groups"] or "–"), facts["checksum"][:12]))
+    way = min(facts["largest_way"] for facts in result["splits"].values())
+    shot = min(facts["largest_shot_plus_query"] for facts in result["splits"].values())
+    groups = result["groups_in_two_splits"]
+    lines = [
+        f"{result['data']} in {result['folder']}",
+        _table(rows),
+        f"tasks of up to {way} classes (way) and {shot} examples a class (shot and query together) in every split",
+        f"{result['files_compared']} of {result['files']} files listed in SHA256SUMS, and as it says",
+        f"groups in two splits: {len(groups)}" if any(f["groups"] for f in result["splits"].values()) else "no groups",
+    ]
+    return "\n".join([*lines, *(f"warning: {warning}" for warning in result["warnings"])])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

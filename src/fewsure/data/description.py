@@ -1,0 +1,90 @@
+"""What is known about a data set, and how it is read."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewsure.data.places import data_root
+from fewsure.data.pools import Split
+from fewsure.errors import FewsureError
+
+
+class Item(NamedTuple):
+    """One example that a reader has found but not decoded yet."""
+
+    label: str
+    """The name of its class."""
+    group: str
+    """What the class belongs to, or "" ."""
+    name: str
+    """Its name within the class, which gives the order."""
+    load: Callable[[], NDArray[Any]]
+    """The example, of the data set's shape."""
+
+
+class Remote(NamedTuple):
+    """A file that its authors offer for download."""
+
+    name: str
+    """Its name in the data set's folder."""
+    url: str
+    checksum: str | None
+    """`md5:…` or `sha256:…` as published, or None where no checksum is."""
+
+
+Files = Callable[[Path, Split], list[Path]]
+Read = Callable[[Path, Split], AbstractContextManager[list[Item]]]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set with its published split into classes for training, validation and testing."""
+
+    name: str
+    title: str
+    citation: str
+    licence: str
+    shape: tuple[int, ...]
+    """Of one example: (C, H, W) for images, (D,) for features."""
+    classes: Mapping[Split, int]
+    """How many classes were published for each split."""
+    placement: str
+    """Which files it is read from, to complete the sentence "expected …"."""
+    files: Files
+    """The files of a split in a folder; empty if they are not there."""
+    read: Read
+    """The examples of a split in a folder, in any order; they can be loaded until the block ends."""
+    remotes: tuple[Remote, ...] = ()
+    """What `fewsure data get` downloads, if there is an official source."""
+    version: int = 1
+    """Raised whenever a change to the reader changes what it gives, so that caches are made anew."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is looked for."""
+        return data_root() / self.name
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of an example: bytes for images, floats for features."""
+        return np.dtype(np.uint8 if len(self.shape) == 3 else np.float32)
+
+    @property
+    def how_to_get(self) -> str:
+        """What a user can do to have it."""
+        by_hand = f"put them into {self.folder}"
+        return f"run `fewsure data get {self.name}`, or {by_hand}" if self.remotes else by_hand
+
+    def found(self, split: Split) -> list[Path]:
+        """The files of a split, which must be there."""
+        files = self.files(self.folder, split)
+        if not files:
+            raise FewsureError(
+                f"{self.name} ({split}) is not in {self.folder}: expected {self.placement}; {self.how_to_get}"
+            )
+        return files

@@ -1,0 +1,112 @@
+"""Features as a data set: a folder with one file of features and labels for each split."""
+
+import io
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from torch import Tensor
+
+from fewsure.data.checksums import pool_checksum
+from fewsure.data.pools import Pool, Split
+from fewsure.errors import FewsureError, require
+from fewsure.files import write_atomically
+
+KINDS = (".npz", ".safetensors")
+Arrays = dict[str, NDArray[np.generic]]
+
+
+def write_features(folder: Path, split: Split, features: Tensor, pool: Pool) -> Path:
+    """Store features (N, D) of a pool's N examples, in its order, as `folder/SPLIT.npz`; the file's path.
+
+    `load_features` gives back a pool with the same classes and groups.
+    """
+    wanted = f"({len(pool.examples)}, D): a row for each example of the pool"
+    require(features.ndim == 2 and len(features) == len(pool.examples), "features", wanted, tuple(features.shape))
+    counts = pool.counts.numpy()
+    buffer = io.BytesIO()
+    np.savez(
+        buffer,
+        features=features.detach().to("cpu", torch.float32).numpy(),
+        labels=np.repeat(np.array(pool.classes), counts),
+        groups=np.repeat(np.array(pool.groups), counts),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{split}.npz"
+    write_atomically(path, buffer.getvalue())
+    return path
+
+
+def load_features(folder: Path, split: Split) -> Pool:
+    """The pool of `folder/SPLIT.npz` or `folder/SPLIT.safetensors`.
+
+    The file holds `features` (N, D), floats without NaN or infinity; `labels` (N,), whole numbers or, in an npz file,
+    strings; and optionally `groups` (N,), what the class of each row belongs to. Rows may come in any order: they are
+    sorted by class, and keep their order within it.
+    """
+    path = features_file(folder, split)
+    arrays = _read(path)
+    for name in ("features", "labels"):
+        if name not in arrays:
+            raise FewsureError(f"expected {path} to hold `features` and `labels`, but got {sorted(arrays)}")
+    features, labels = arrays["features"], arrays["labels"]
+    groups = arrays.get("groups", np.full(len(labels) if labels.ndim else 0, ""))
+    if features.ndim != 2 or features.dtype.kind != "f" or 0 in features.shape:
+        raise FewsureError(
+            f"expected `features` of {path} to be floats of shape (N, D), but got {_described(features)}"
+        )
+    for name, array in (("labels", labels), ("groups", groups)):
+        if array.shape != (len(features),) or array.dtype.kind not in "iuU":
+            raise FewsureError(
+                f"expected `{name}` of {path} to be whole numbers or strings of shape ({len(features)},), "
+                f"one for each row of features, but got {_described(array)}"
+            )
+    return pool_of_rows(path, features.astype(np.float32), labels.astype(str), groups.astype(str))
+
+
+def pool_of_rows(path: Path, features: NDArray[np.float32], labels: NDArray[np.str_], groups: NDArray[np.str_]) -> Pool:
+    """A pool of the rows of `features`, sorted by label; `path` is named in errors."""
+    wrong = np.flatnonzero(~np.isfinite(features).all(axis=1))
+    if len(wrong):
+        raise FewsureError(f"expected finite features in {path}, but row {wrong[0]} has NaN or infinity")
+    classes, first, counts = np.unique(labels, return_index=True, return_counts=True)
+    order = np.argsort(labels, kind="stable")
+    mixed = np.flatnonzero(groups != groups[first][np.searchsorted(classes, labels)])
+    if len(mixed):
+        raise FewsureError(f"expected one group for each class in {path}, but {str(labels[mixed[0]])!r} has several")
+    examples = torch.from_numpy(features[order])
+    starts = torch.from_numpy(np.concatenate([[0], counts.cumsum()]).astype(np.int64))
+    names = tuple(map(str, classes))
+    return Pool(examples, starts, names, tuple(map(str, groups[first])), pool_checksum(examples, starts, names))
+
+
+def features_file(folder: Path, split: Split) -> Path:
+    """The file of a split in a folder of features."""
+    found = [path for kind in KINDS if (path := folder / f"{split}{kind}").is_file()]
+    if not found:
+        names = " or ".join(f"{split}{kind}" for kind in KINDS)
+        raise FewsureError(
+            f"expected {names} in {folder}, but neither is there; `fewsure features` makes such a folder"
+        )
+    if len(found) > 1:
+        raise FewsureError(f"expected one file for {split} in {folder}, but got {found[0].name} and {found[1].name}")
+    return found[0]
+
+
+def _read(path: Path) -> Arrays:
+    try:
+        if path.suffix == ".safetensors":
+            return dict(load_file(path))
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, EOFError, SafetensorError, zipfile.BadZipFile, zlib.error) as error:
+        raise FewsureError(f"{path} cannot be read ({error}); write it again") from error
+
+
+def _described(array: NDArray[np.generic]) -> str:
+    return f"{array.dtype} of shape {array.shape}"

@@ -1,0 +1,89 @@
+"""N-way k-shot tasks: a few classes of a pool, a few examples of each to adapt to, and a few more to be judged by.
+
+A whole meta-batch is drawn on the device that holds the pool, without a loop: a random key is laid on each class, and
+the N smallest keys name the classes of a task; likewise for the examples of each class, where those that a class does
+not have are given the key ∞.
+"""
+
+import torch
+from torch import Tensor
+
+from fewsure.data.pools import Pool
+from fewsure.errors import FewsureError
+from fewsure.types import Batch, Facts, Task
+
+
+class Episodes:
+    """Tasks of `way` classes with `shot` support and `query` query examples each, from the classes of a pool."""
+
+    def __init__(
+        self, pool: Pool, *, way: int, shot: int, query: int, within_group: bool = False, name: str = "the pool"
+    ) -> None:
+        """`within_group` draws all classes of a task from one group, each group that is large enough being as likely.
+
+        `name` says in errors what the pool is. Tasks are drawn on the device of the pool's examples.
+        """
+        self.pool = pool
+        self._shot, self._query = shot, query
+        self._way = way
+        self._most = _most_examples(pool, shot + query, name)
+        self._members = _group_members(pool, name, way) if within_group else _one_group(pool, name, way)
+
+    def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
+        """A meta-batch: support x of shape (T, way · shot, …), query likewise, labels 0 … way − 1 in order.
+
+        The facts are the numbers that a task's `classes` have in the pool, (T, way).
+        """
+        groups = torch.randint(len(self._members), (tasks,), generator=generator, device=generator.device)
+        classes = _choose(self._members[groups], self._way, generator)
+        has = torch.arange(self._most, device=generator.device) < self.pool.counts[classes].unsqueeze(-1)
+        rows = self.pool.starts[classes].unsqueeze(-1) + _choose(has, self._shot + self._query, generator)
+        support, query = torch.split(rows, [self._shot, self._query], dim=-1)
+        return Task(self._batch(support), self._batch(query)), {"classes": classes}
+
+    def _batch(self, rows: Tensor) -> Batch:
+        """The examples in these rows of the pool, (T, way, k), with their labels."""
+        tasks, way, each = rows.shape
+        examples = self.pool.examples[rows.flatten(1)]
+        x = examples.to(torch.get_default_dtype())
+        if examples.dtype == torch.uint8:
+            x = x / 255
+        y = torch.arange(way, device=rows.device).repeat_interleave(each)
+        return Batch(x, y.expand(tasks, -1))
+
+
+def _choose(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """`count` different allowed positions of the last dimension, in random order, each set as likely as any other."""
+    keys = torch.rand(allowed.shape, generator=generator, device=generator.device)
+    return keys.masked_fill(~allowed, torch.inf).topk(count, largest=False).indices
+
+
+def _most_examples(pool: Pool, needed: int, name: str) -> int:
+    """Examples of the largest class; refuses a pool with a class that has too few for a task."""
+    least = int(pool.counts.argmin())
+    if int(pool.counts[least]) < needed:
+        raise FewsureError(
+            f"{name}: a task takes {needed} examples of a class (shot + query), but class {pool.classes[least]} has "
+            f"{int(pool.counts[least])}; lower --shot or --query"
+        )
+    return int(pool.counts.max())
+
+
+def _one_group(pool: Pool, name: str, way: int) -> Tensor:
+    """(1, K): all classes may meet in a task."""
+    if way > len(pool.classes):
+        raise FewsureError(f"{name}: a task takes {way} classes (way), but there are {len(pool.classes)}; lower --way")
+    return torch.ones(1, len(pool.classes), dtype=torch.bool, device=pool.starts.device)
+
+
+def _group_members(pool: Pool, name: str, way: int) -> Tensor:
+    """(G, K): which classes each group has, for the groups with enough of them for a task."""
+    names = sorted(set(pool.groups))
+    members = torch.tensor([[group == other for other in pool.groups] for group in names])
+    enough = members.sum(1) >= way
+    if not bool(enough.any()):
+        raise FewsureError(
+            f"{name}: a task takes {way} classes (way) of one group, but the largest group has "
+            f"{int(members.sum(1).max())}; lower --way, or leave out --within-group"
+        )
+    return members[enough].to(pool.starts.device)

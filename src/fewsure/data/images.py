@@ -1,0 +1,46 @@
+"""From the bytes of a PNG or JPEG file to an array of one size."""
+
+import io
+import warnings
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fewsure.errors import FewsureError
+
+MAX_PIXELS = 64 * 2**20
+"""More than a photograph has. A small file can claim any size, so the claim is checked before decoding."""
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+
+
+def is_image(path: str) -> bool:
+    """Whether a file's name says that it is an image; other files in an archive are left alone.
+
+    >>> is_image("n01443537/n01443537_0.JPEG")
+    True
+    """
+    return path.lower().endswith(SUFFIXES)
+
+
+def decode(data: bytes, where: str, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """An image as uint8 of `shape` (C, H, W): grey if C = 1, else RGB; grey images become RGB where RGB is expected.
+
+    An image of another size is resized to H × W with Pillow's Lanczos filter, which is antialiased: it averages over
+    the pixels that fall together. `where` names the image in errors.
+    """
+    channels, height, width = shape
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image: Image.Image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG"))
+        if image.width * image.height > MAX_PIXELS:
+            raise ValueError(f"{image.width} × {image.height} pixels are too many")
+        image = image.convert("L" if channels == 1 else "RGB")
+    except Exception as error:  # Pillow has no one exception for a damaged image: each format raises its own
+        raise FewsureError(f"expected {where} to be a PNG or JPEG image, but it cannot be decoded ({error})") from error
+    if image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.LANCZOS)
+    pixels = np.asarray(image).reshape(height, width, channels)
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))

@@ -1,0 +1,515 @@
+"""The real data sets as they are, and small files in the published layouts of those that cannot be had here."""
+
+import csv
+import io
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fewsure.data import images
+from fewsure.data.cache import load
+from fewsure.data.checksums import pool_checksum
+from fewsure.data.cifar_fs import SPLIT_CLASSES
+from fewsure.data.datasets import DATA_SETS
+from fewsure.data.embeddings import load_features, write_features
+from fewsure.data.places import cache_root, data_root
+from fewsure.data.pools import SPLITS, Pool, Split
+from fewsure.errors import FewsureError
+
+from .data_files import image_bytes, python2_pickle, random_image, write_tree, write_zip
+
+PUBLISHED_NAMES: dict[Split, str] = {"train": "train", "validation": "val", "test": "test"}
+
+
+def assert_pool_is_sound(pool: Pool) -> None:
+    assert list(pool.classes) == sorted(set(pool.classes))
+    assert len(pool.groups) == len(pool.classes) == len(pool.starts) - 1
+    assert pool.starts[0] == 0
+    assert pool.starts[-1] == len(pool.examples)
+    assert (pool.counts > 0).all()
+    assert pool.checksum == pool_checksum(pool.examples, pool.starts, pool.classes)
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "each", "groups"),
+    [
+        ("omniglot", (806, 158, 659), 20, (25, 5, 20)),
+        ("cifar-fs", (64, 16, 20), 600, (20, 11, 13)),
+        ("tiny-tiered", (61, 17, 45), 300, (17, 6, 8)),
+    ],
+)
+def test_real_data_sets(name: str, classes: tuple, each: int, groups: tuple, real_data: Path) -> None:
+    pools = [load(DATA_SETS[name], split, quiet=True) for split in SPLITS]
+    for pool in pools:
+        assert_pool_is_sound(pool)
+        assert set(pool.counts.tolist()) == {each}
+        assert pool.examples.dtype == torch.uint8
+        assert pool.examples.shape[1:] == DATA_SETS[name].shape
+    assert tuple(len(pool.classes) for pool in pools) == classes == tuple(DATA_SETS[name].classes.values())
+    assert tuple(len(set(pool.groups)) for pool in pools) == groups
+    names = [label for pool in pools for label in pool.classes]
+    assert len(names) == len(set(names))
+    if name != "cifar-fs":  # whose super-categories are shared between splits, as published
+        assert len({group for pool in pools for group in pool.groups}) == sum(groups)
+
+
+def test_omniglot_is_ink_on_nothing(real_data: Path) -> None:
+    pool = load(DATA_SETS["omniglot"], "test", quiet=True)
+    assert pool.classes[0] == "Angelic/character01"
+    assert pool.groups[0] == "Angelic"
+    with zipfile.ZipFile(real_data / "omniglot" / "images_evaluation.zip") as archive:
+        names = [info.filename for info in archive.infolist()]
+        for row, name in ((0, min(names)), (len(names) - 1, max(names))):
+            paper = np.asarray(Image.open(io.BytesIO(archive.read(name))))
+            assert paper.shape == (105, 105)
+            share = float(pool.examples[row].float().mean() / 255)
+            assert share == pytest.approx(1 - paper.mean(), abs=0.01)  # the share of ink is kept
+    assert int(pool.examples.amax()) == 255
+
+
+def test_the_alphabets_of_omniglot_s_background_are_train_and_validation(real_data: Path) -> None:
+    alphabets = [
+        group for split in ("train", "validation") for group in load(DATA_SETS["omniglot"], split, quiet=True).groups
+    ]
+    assert len(alphabets) == 964
+    held_out = set(load(DATA_SETS["omniglot"], "validation", quiet=True).groups)
+    assert held_out == set(sorted(set(alphabets))[5::6])
+
+
+def test_the_table_of_cifar_fs_is_the_published_one(real_data: Path) -> None:
+    for split, name in PUBLISHED_NAMES.items():
+        published = json.loads((real_data / "splits" / "cifar-fs" / f"{name}.json").read_text())
+        assert SPLIT_CLASSES[split] == {label: group for group, label in published}
+
+
+def test_cifar_fs_is_pixel_for_pixel_what_the_files_hold(real_data: Path) -> None:
+    pool = load(DATA_SETS["cifar-fs"], "test", quiet=True)
+    with zipfile.ZipFile(real_data / "cifar-fs" / "test.zip") as archive:
+        first, last = min(archive.namelist()), max(archive.namelist())
+        for row, name in ((0, first), (-1, last)):
+            pixels = np.asarray(Image.open(io.BytesIO(archive.read(name))))
+            np.testing.assert_array_equal(pool.examples[row], pixels.transpose(2, 0, 1))
+
+
+def test_cifar_fs_from_the_official_archive_is_the_same_pool(own_data: Path, tmp_path: Path) -> None:
+    """A CIFAR-100 archive and class folders with the same images."""
+    labels = ["apple", "baby", "crab", "bus"]
+    rows = {
+        part: [(k, f"{label}_s_{n:06}.png") for n in range(3) for k, label in enumerate(labels)]
+        for part in ("train", "test")
+    }
+    with tarfile.open(tmp_path / "cifar.tar.gz", "w:gz") as archive:
+
+        def add(name: str, content: dict[str, Any]) -> None:
+            info = tarfile.TarInfo(f"cifar-100-python/{name}")
+            data = python2_pickle(content)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+
+        add("meta", {"fine_label_names": labels, "coarse_label_names": ["a"]})
+        for seed, (part, entries) in enumerate(rows.items()):
+            pixels = [random_image(100 * seed + row, 32) for row in range(len(entries))]
+            for (label, filename), image in zip(entries, pixels, strict=True):
+                split = next(PUBLISHED_NAMES[split] for split in SPLITS if labels[label] in SPLIT_CLASSES[split])
+                write_tree(own_data / "cifar-fs" / split / labels[label], {f"{part}_{filename}": image_bytes(image)})
+            add(
+                part,
+                {
+                    "filenames": [filename for _, filename in entries],
+                    "batch_label": "testing batch 1 of 1",
+                    "fine_labels": [label for label, _ in entries],
+                    "coarse_labels": [0] * len(entries),
+                    "data": np.stack([image.transpose(2, 0, 1).reshape(-1) for image in pixels]),
+                },
+            )
+    of_folders = [load(DATA_SETS["cifar-fs"], split, quiet=True) for split in SPLITS]
+    shutil.rmtree(own_data / "cifar-fs")
+    (own_data / "cifar-fs").mkdir()
+    (tmp_path / "cifar.tar.gz").rename(own_data / "cifar-fs" / "cifar-100-python.tar.gz")
+    of_archive = [load(DATA_SETS["cifar-fs"], split, quiet=True) for split in SPLITS]
+    with tarfile.open(own_data / "cifar-fs" / "cifar-100-python.tar.gz") as archive:
+        archive.extractall(own_data / "cifar-fs", filter="data")
+    (own_data / "cifar-fs" / "cifar-100-python.tar.gz").unlink()
+    of_unpacked = [load(DATA_SETS["cifar-fs"], split, quiet=True) for split in SPLITS]
+    assert of_archive[0].classes == ("apple", "bus")
+    assert of_archive[0].groups == ("fruit_and_vegetables", "vehicles_1")
+    for pools in zip(of_folders, of_archive, of_unpacked, strict=True):
+        assert len({pool.checksum for pool in pools}) == 1
+        assert len({pool.groups for pool in pools}) == 1
+
+
+@pytest.mark.parametrize("dump", [python2_pickle, pickle.dumps])
+def test_mini_imagenet_s_pickles(dump: Any, own_data: Path) -> None:
+    pixels = np.stack([random_image(seed, 84) for seed in range(7)])
+    content = {"image_data": pixels, "class_dict": {"n02": [0, 1, 4], "n01": [2, 3, 5, 6]}}
+    write_tree(own_data / "mini-imagenet", {"mini-imagenet-cache-val.pkl": dump(content)})
+    pool = load(DATA_SETS["mini-imagenet"], "validation", quiet=True)
+    assert_pool_is_sound(pool)
+    assert (pool.classes, pool.counts.tolist()) == (("n01", "n02"), [4, 3])
+    expected = pixels[[2, 3, 5, 6, 0, 1, 4]].transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(pool.examples, expected)
+
+
+def test_mini_imagenet_s_images_with_the_real_split(own_data: Path) -> None:
+    table = Path(__file__).resolve().parents[2] / "shared" / "data" / "splits" / "mini-imagenet" / "test.csv"
+    if not table.is_file():
+        pytest.skip("the published split is not beside the project (shared/data/splits)")
+    with table.open(newline="") as file:
+        rows = [row for number, row in enumerate(csv.DictReader(file)) if number % 600 < 2]
+    assert len(rows) == 40
+    folder = own_data / "mini-imagenet"
+    pixels = {row["filename"]: random_image(seed, 84, grey=seed % 2 == 0) for seed, row in enumerate(rows)}
+    write_zip(folder / "images.zip", {f"images/{name}": image_bytes(image) for name, image in pixels.items()})
+    lines = [f"{row['filename']},{row['label']}" for row in rows]
+    (folder / "test.csv").write_text("\n".join(["filename,label", *lines]))
+    pool = load(DATA_SETS["mini-imagenet"], "test", quiet=True)
+    assert_pool_is_sound(pool)
+    assert len(pool.classes) == 20
+    first = pixels[min(pixels)]
+    np.testing.assert_array_equal(pool.examples[0], np.broadcast_to(first, (3, 84, 84)))  # grey became RGB
+    (folder / "test.csv").write_text("filename,label\nmissing.jpg,n01\n")
+    with pytest.raises(FewsureError, match=r"expected missing\.jpg, which .*test\.csv names"):
+        load(DATA_SETS["mini-imagenet"], "test", quiet=True)
+
+
+@pytest.mark.parametrize("dump", [python2_pickle, pickle.dumps])
+def test_tiered_imagenet_s_pickles(dump: Any, own_data: Path) -> None:
+    pixels = [random_image(seed, 84) for seed in range(5)]
+    encoded = [np.frombuffer(image_bytes(image), dtype=np.uint8).reshape(-1, 1) for image in pixels]
+    labels = {
+        "label_specific": np.array([1, 0, 2, 1, 0]),
+        "label_general": np.array([0, 0, 1, 0, 0]),
+        "label_specific_str": ["robin", "crane", "crane"],
+        "label_general_str": ["bird", "machine"],
+    }
+    write_tree(own_data / "tiered-imagenet", {"train_images_png.pkl": dump(encoded), "train_labels.pkl": dump(labels)})
+    pool = load(DATA_SETS["tiered-imagenet"], "train", quiet=True)
+    assert_pool_is_sound(pool)
+    assert pool.classes == ("crane (1)", "crane (2)", "robin")  # two classes of one name stay two
+    assert pool.groups == ("bird", "machine", "bird")
+    np.testing.assert_array_equal(
+        pool.examples, np.stack([pixels[row] for row in (0, 3, 2, 1, 4)]).transpose(0, 3, 1, 2)
+    )
+
+
+@pytest.mark.parametrize("dump", [python2_pickle, pickle.dumps])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_leo_s_features(zipped: bool, dump: Any, own_data: Path) -> None:
+    features = np.random.default_rng(0).standard_normal((4, 640)).astype(np.float32)
+    keys = np.array([b"7-n02-n02_9.JPEG", b"3-n01-n01_5.JPEG", b"1-n02-n02_1.JPEG", b"2-n01-n01_4.JPEG"])
+    content = dump({"embeddings": features, "labels": np.array([1, 0, 1, 0]), "keys": keys})
+    folder = own_data / "mini-imagenet-leo"
+    if zipped:
+        write_zip(folder / "embeddings.zip", {"embeddings/miniImageNet/center/test_embeddings.pkl": content})
+    else:
+        write_tree(folder, {"test_embeddings.pkl": content})
+    pool = load(DATA_SETS["mini-imagenet-leo"], "test", quiet=True)
+    assert_pool_is_sound(pool)
+    assert pool.classes == ("n01", "n02")
+    assert pool.examples.dtype == torch.float32
+    np.testing.assert_array_equal(pool.examples, features[[3, 1, 2, 0]])
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return print, ("run",)
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "message"),
+    [
+        ("mini-imagenet", {"mini-imagenet-cache-train.pkl": Evil()}, "tried to import builtins.print"),
+        ("mini-imagenet", {"mini-imagenet-cache-train.pkl": {"image_data": 1}}, "to hold image_data, class_dict"),
+        (
+            "mini-imagenet",
+            {"mini-imagenet-cache-train.pkl": {"image_data": np.zeros((2, 8, 8, 3), np.uint8), "class_dict": {}}},
+            r"uint8 \(N, 84, 84, 3\), but got uint8 \(2, 8, 8, 3\)",
+        ),
+        (
+            "mini-imagenet",
+            {
+                "mini-imagenet-cache-train.pkl": {
+                    "image_data": np.zeros((2, 84, 84, 3), np.uint8),
+                    "class_dict": {"a": [2]},
+                }
+            },
+            "rows 0 to 1 in .*pkl, but class a has 2",
+        ),
+        (
+            "mini-imagenet",
+            {
+                "mini-imagenet-cache-train.pkl": {
+                    "image_data": np.zeros((2, 84, 84, 3), np.uint8),
+                    "class_dict": {"a": [0], "b": [0]},
+                }
+            },
+            "but 0 is in a and b",
+        ),
+        (
+            "mini-imagenet",
+            {
+                "mini-imagenet-cache-train.pkl": {
+                    "image_data": np.zeros((2, 84, 84, 3), np.uint8),
+                    "class_dict": {"a": 0},
+                }
+            },
+            "train.pkl is not in the published layout",
+        ),
+        ("tiered-imagenet", {"train_images_png.pkl": Evil(), "train_labels.pkl": {}}, "to hold label_specific"),
+        ("mini-imagenet-leo", {"train_embeddings.pkl": {"embeddings": np.zeros((1, 3)), "keys": ["a"]}}, r"\(1, 640\)"),
+        (
+            "mini-imagenet-leo",
+            {"train_embeddings.pkl": {"embeddings": np.full((1, 640), np.nan), "keys": ["1-a-b"]}},
+            "row 0 has NaN",
+        ),
+        (
+            "tiered-imagenet-leo",
+            {"train_embeddings.pkl": {"embeddings": np.zeros((1, 640)), "keys": ["a"]}},
+            "NUMBER-CLASS-IMAGE .* but row 0 has 'a'",
+        ),
+    ],
+)
+def test_a_pickle_in_another_layout_is_one_line(name: str, files: dict, message: str, own_data: Path) -> None:
+    write_tree(own_data / name, {file: pickle.dumps(content) for file, content in files.items()})
+    with pytest.raises(FewsureError, match=message) as error:
+        load(DATA_SETS[name], "train", quiet=True)
+    assert str(own_data) in str(error.value)
+    assert_no_half_written_cache()
+
+
+def assert_no_half_written_cache() -> None:
+    assert [path for path in cache_root().rglob("*") if path.is_file()] == []
+
+
+def small_omniglot(root: Path) -> Path:
+    """Seven alphabets of two characters with two drawings each, the sixth of which is for validation."""
+    drawing = image_bytes(random_image(0, 105, grey=True))
+    names = [f"A{a}/character0{c}/{d}.png" for a in range(7) for c in (1, 2) for d in (1, 2)]
+    path = root / "omniglot" / "images_background.zip"
+    write_zip(path, {f"images_background/{name}": drawing for name in names})
+    return path
+
+
+def test_only_what_is_asked_for_is_decoded_and_only_once(own_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small_omniglot(own_data)
+    pool = load(DATA_SETS["omniglot"], "validation")
+    assert set(pool.groups) == {"A5"}
+    assert "decoding omniglot (validation) 4/4" in capsys.readouterr().err
+    assert [path.name.partition("-")[0] for path in (cache_root() / "omniglot").iterdir()] == ["validation"]
+    again = load(DATA_SETS["omniglot"], "validation")
+    assert capsys.readouterr().err == ""
+    assert again.checksum == pool.checksum
+    again.examples.zero_()  # the pool may be changed; the cache is not
+    assert load(DATA_SETS["omniglot"], "validation").checksum == pool.checksum
+    assert data_root() == own_data
+
+
+@pytest.mark.parametrize("damage", ["shorter", "changed", "no index", "other format", "a file", "not JSON"])
+def test_a_damaged_cache_is_made_again(damage: str, own_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small_omniglot(own_data)
+    before = load(DATA_SETS["omniglot"], "train", quiet=True)
+    (place,) = (cache_root() / "omniglot").iterdir()
+    array, index = place / "examples.npy", place / "index.json"
+    content = array.read_bytes()
+    if damage == "shorter":
+        array.write_bytes(content[:-1])
+    elif damage == "changed":
+        array.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "no index":
+        index.unlink()
+    elif damage == "other format":
+        index.write_text(json.dumps(json.loads(index.read_text()) | {"format": 0}))
+    elif damage == "not JSON":
+        index.write_text("[]")
+    else:
+        shutil.rmtree(place)
+        place.write_bytes(b"")
+    after = load(DATA_SETS["omniglot"], "train")
+    assert "decoding" in capsys.readouterr().err
+    assert after.checksum == before.checksum
+    assert [path.name for path in (cache_root() / "omniglot").iterdir()] == [place.name]
+
+
+def test_a_changed_source_is_decoded_anew_and_the_old_cache_goes(own_data: Path) -> None:
+    source = small_omniglot(own_data)
+    before = load(DATA_SETS["omniglot"], "train", quiet=True)
+    write_zip(source, {f"A/c/{n}.png": image_bytes(random_image(n, 105, grey=True)) for n in range(3)})
+    after = load(DATA_SETS["omniglot"], "train", quiet=True)
+    assert after.classes == ("A/c",)
+    assert after.checksum != before.checksum
+    assert len(list((cache_root() / "omniglot").iterdir())) == 1
+
+
+def test_what_a_killed_process_left_is_cleared_after_a_day(own_data: Path) -> None:
+    small_omniglot(own_data)
+    left, fresh = cache_root() / "omniglot" / ".train-left", cache_root() / "omniglot" / ".train-fresh"
+    for folder in (left, fresh):
+        folder.mkdir(parents=True)
+    os.utime(left, times=(0, 0))
+    load(DATA_SETS["omniglot"], "train", quiet=True)
+    assert not left.exists()
+    assert fresh.exists()
+
+
+def test_processes_that_race_all_succeed(own_data: Path) -> None:
+    small_omniglot(own_data)
+    code = (
+        "from fewsure.data.cache import load\nfrom fewsure.data.datasets import DATA_SETS\n"
+        "print(load(DATA_SETS['omniglot'], 'train', quiet=True).checksum)"
+    )
+    racers = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    checksums = {racer.communicate()[0].strip() for racer in racers}
+    assert [racer.returncode for racer in racers] == [0, 0, 0]
+    assert checksums == {load(DATA_SETS["omniglot"], "train", quiet=True).checksum}
+    assert len(list((cache_root() / "omniglot").iterdir())) == 1
+
+
+def undecodable(path: Path) -> None:
+    write_zip(path, {"images_background/A/c/1.png": b"no image"})
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def wrong_checksum(path: Path) -> None:
+    (path.parent / "SHA256SUMS").write_text(f"{'0' * 64}  {path.name}\n")
+
+
+def too_deep(path: Path) -> None:
+    write_zip(path, {"A/c/d/1.png": b""})
+
+
+def empty(path: Path) -> None:
+    write_zip(path, {})
+
+
+def absent(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (undecodable, r"images_background\.zip: images_background/A/c/1\.png to be a PNG or JPEG image, but"),
+        (truncated, r"images_background\.zip is damaged or incomplete"),
+        (
+            wrong_checksum,
+            rf"images_background\.zip to have the SHA-256 {'0' * 64} of SHA256SUMS, but got [0-9a-f]{{64}}",
+        ),
+        (too_deep, r"ALPHABET/CHARACTER/NAME\.png, but got .*images_background\.zip: A/c/d/1\.png"),
+        (empty, r"train has no examples"),
+        (absent, r"is not in .*omniglot: expected images_background .*; run `fewsure data get omniglot`, or put"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line_and_leaves_no_cache(damage: Any, message: str, own_data: Path) -> None:
+    damage(small_omniglot(own_data))
+    with pytest.raises(FewsureError, match=message):
+        load(DATA_SETS["omniglot"], "train", quiet=True)
+    assert_no_half_written_cache()
+
+
+def test_images_are_bounded_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = image_bytes(random_image(0, 20))
+    assert images.decode(small, "small", (1, 28, 28)).shape == (1, 28, 28)
+    monkeypatch.setattr(images, "MAX_PIXELS", 399)
+    with pytest.raises(FewsureError, match=r"bomb\.png .*\(20 × 20 pixels are too many"):
+        images.decode(small, "bomb.png", (3, 28, 28))
+    monkeypatch.setattr(images, "MAX_PIXELS", 10**9)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 300)  # Pillow only warns below twice its limit
+    with pytest.raises(FewsureError, match=r"bomb\.png .* decompression bomb"):
+        images.decode(small, "bomb.png", (3, 28, 28))
+    for cut in range(0, len(small), 7):
+        with pytest.raises(FewsureError, match=r"cut\.png"):
+            images.decode(small[:cut], "cut.png", (3, 28, 28))
+
+
+def test_resizing_is_antialiased() -> None:
+    stripes = np.tile(np.array([0, 255], dtype=np.uint8), (56, 28))
+    half = images.decode(image_bytes(stripes), "stripes", (1, 28, 28))
+    inside = half[0, :, 4:-4].astype(int)
+    assert abs(inside - 127).max() <= 1  # one of two pixels alone would be all black or all white
+
+
+def test_tiny_tiered_refuses_a_class_of_another_split(own_data: Path) -> None:
+    folder = own_data / "tiny-tiered"
+    write_tree(folder / "train" / "n01", {"1.JPEG": image_bytes(random_image(0, 64), "JPEG")})
+    (folder / "classes.csv").write_text("split,wnid,superclass,name\nval,n01,n00,thing\n")
+    with pytest.raises(FewsureError, match=r"class of train that .*classes\.csv lists, but got n01"):
+        load(DATA_SETS["tiny-tiered"], "train", quiet=True)
+    (folder / "classes.csv").write_text("split,wnid\ntrain,n01\n")
+    with pytest.raises(FewsureError, match="'superclass' is missing"):
+        load(DATA_SETS["tiny-tiered"], "train", quiet=True)
+
+
+def test_features_are_stored_and_read_back(tmp_path: Path) -> None:
+    pool = Pool(torch.zeros(5, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 2, 5]), ("a", "b"), ("g", ""), "")
+    features = torch.randn(5, 3)
+    assert write_features(tmp_path / "new", "validation", features, pool) == tmp_path / "new" / "validation.npz"
+    found = load_features(tmp_path / "new", "validation")
+    assert_pool_is_sound(found)
+    assert torch.equal(found.examples, features)
+    assert found.starts.tolist() == [0, 2, 5]
+    assert (found.classes, found.groups) == (pool.classes, pool.groups)
+    with pytest.raises(FewsureError, match=r"\(5, D\): a row for each example of the pool, but got \(4, 3\)"):
+        write_features(tmp_path, "test", features[:4], pool)
+
+
+def test_own_features_come_in_any_order_and_from_safetensors(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    features = np.arange(8, dtype=np.float32).reshape(4, 2)
+    save_file({"features": features, "labels": np.array([7, 3, 7, 3])}, tmp_path / "test.safetensors")
+    pool = load_features(tmp_path, "test")
+    assert_pool_is_sound(pool)
+    assert (pool.classes, pool.groups) == (("3", "7"), ("", ""))
+    np.testing.assert_array_equal(pool.examples, features[[1, 3, 0, 2]])
+
+
+ONES = np.ones((2, 3), dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"features": ONES}, r"to hold `features` and `labels`, but got \['features'\]"),
+        ({"features": ONES[0], "labels": [0]}, r"floats of shape \(N, D\), but got float32 of shape \(3,\)"),
+        ({"features": ONES.astype(int), "labels": [0, 1]}, r"floats of shape \(N, D\), but got int64"),
+        ({"features": ONES[:0], "labels": []}, r"floats of shape \(N, D\), but got float32 of shape \(0, 3\)"),
+        ({"features": ONES, "labels": [0]}, r"`labels` .* of shape \(2,\), .* but got int64 of shape \(1,\)"),
+        ({"features": ONES, "labels": [0.5, 1.0]}, "`labels` .* to be whole numbers or strings .* but got float64"),
+        ({"features": ONES, "labels": 1}, r"`labels` .* but got int64 of shape \(\)"),
+        ({"features": ONES * np.nan, "labels": [0, 1]}, "but row 0 has NaN or infinity"),
+        ({"features": ONES, "labels": [0, 0], "groups": ["a", "b"]}, "one group for each class .* '0' has several"),
+        ({"features": ONES, "labels": np.array([{}, {}])}, "cannot be read"),
+    ],
+)
+def test_features_that_are_wrong_are_one_line(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "train.npz", **arrays)
+    with pytest.raises(FewsureError, match=message) as error:
+        load_features(tmp_path, "train")
+    assert str(tmp_path / "train.npz") in str(error.value)
+
+
+def test_features_that_are_missing_damaged_or_twice_there_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(FewsureError, match=r"expected train\.npz or train\.safetensors in"):
+        load_features(tmp_path, "train")
+    for name in ("train.npz", "train.safetensors"):
+        (tmp_path / name).write_bytes(b"nothing of the kind")
+        with pytest.raises(FewsureError, match=r"train\.\w+ cannot be read|but got train\.npz and train\.safetensors"):
+            load_features(tmp_path, "train")
+    (tmp_path / "train.npz").unlink()
+    with pytest.raises(FewsureError, match=r"train\.safetensors cannot be read"):
+        load_features(tmp_path, "train")
