@@ -25,7 +25,7 @@ def main() -> None:
         algorithm, model, tasks = experiment.algorithm, experiment.model, 20
         generator = streams.generator(0, "benchmark")
         meta = algorithm.init(model, generator)
-        batch = experiment.data.sample(tasks, generator)
+        batch, _ = experiment.data.sample(tasks, generator)
         noise = draw_noise(algorithm.noise(model), tasks, generator)
         seconds = {}
         for loop in (False, True):

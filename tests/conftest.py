@@ -3,7 +3,16 @@
 from jaxtyping import install_import_hook
 
 install_import_hook(
-    ["fewsure.bounds", "fewsure.divergences", "fewsure.metrics", "fewsure.posteriors"], "beartype.beartype"
+    [
+        "fewsure.bounds",
+        "fewsure.certificates",
+        "fewsure.concentration",
+        "fewsure.conformal",
+        "fewsure.divergences",
+        "fewsure.metrics",
+        "fewsure.posteriors",
+    ],
+    "beartype.beartype",
 )
 
 from collections.abc import Iterator  # noqa: E402
@@ -11,6 +20,8 @@ from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+
+from .data_fixtures import own_data, real_data  # noqa: E402, F401 (fixtures for all tests)
 
 torch.set_num_threads(1)  # the tensors of a test are small, and threads that wait for each other are slow
 

@@ -1,12 +1,15 @@
 """Small settings that several tests share."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from fewsure import streams
 from fewsure.algorithms.simpa import Simpa
+from fewsure.data.embeddings import write_features
+from fewsure.data.pools import SPLITS, Pool
 from fewsure.data.sine_line import SineLine
 from fewsure.models import regression
 from fewsure.networks import Mlp
@@ -36,7 +39,7 @@ def meta_batch(algorithm: Algorithm, seed: int = 0) -> tuple:
     """(meta, tasks, shared noise, noise of each task, stage): the arguments of an engine's methods."""
     generator = streams.generator(seed, "test")
     meta = algorithm.init(MODEL, generator)
-    tasks = DATA.sample(TASKS, generator)
+    tasks, _ = DATA.sample(TASKS, generator)
     return meta, tasks, *draw_noise(algorithm.noise(MODEL), TASKS, generator), Stage(torch.tensor(1000), TASKS)
 
 
@@ -80,12 +83,26 @@ def assert_vectorised_equals_loop(algorithm: Algorithm, model: Model, batch: tup
         assert_close({"info": vectorised_info}, {"info": info}, 1e-10)
 
 
-def assert_gradient_equals_finite_differences(algorithm: Algorithm, model: Model, batch: tuple) -> None:
+def assert_gradient_equals_finite_differences(
+    algorithm: Algorithm, model: Model, batch: tuple, step: float = 1e-5, absolute: float = 0.0
+) -> None:
     """The meta-gradient along three random directions."""
     meta, *rest = batch
     engine = Engine(algorithm, model)
     gradient, _ = engine.gradient(meta, *rest)
     for seed in range(3):
         direction = random_direction(meta, seed)
-        expected = slope(lambda at: engine.loss(at, *rest)[0], meta, direction)
-        assert abs(inner_product(gradient, direction) - expected) <= 1e-6 * abs(expected)
+        expected = slope(lambda at: engine.loss(at, *rest)[0], meta, direction, step)
+        assert abs(inner_product(gradient, direction) - expected) <= 1e-6 * abs(expected) + absolute
+
+
+def write_blobs(folder: Path, classes: int = 8, each: int = 12, dimensions: int = 6) -> Path:
+    """A folder of features: each class is a Gaussian blob; the three splits have different classes."""
+    for number, split in enumerate(SPLITS):
+        generator = streams.generator(number, "blobs")
+        centres = 3 * torch.randn(classes, 1, dimensions, generator=generator)
+        features = (centres + torch.randn(classes, each, dimensions, generator=generator)).flatten(0, 1)
+        names = tuple(f"{split} {number:02}" for number in range(classes))
+        pool = Pool(features, torch.arange(classes + 1) * each, names, ("",) * classes, "")
+        write_features(folder, split, features.float(), pool)
+    return folder

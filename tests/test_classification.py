@@ -16,7 +16,7 @@ from fewsure.networks import Mlp
 from fewsure.training.engine import Engine
 from fewsure.training.optimiser import Optimiser
 from fewsure.types import Algorithm, Batch, Parts, Stage, Task
-from fewsure.vectorise import draw_noise, draw_per_task, for_each_task
+from fewsure.vectorise import draw_noise, draw_per_task, for_each
 
 WAYS, NUISANCES = 3, 6
 GENERATOR = {"latent": 8, "generator_hidden": (32,), "kl_samples": 8, "warm_up_tasks": 0}
@@ -53,7 +53,7 @@ def blobs(tasks: int, generator: torch.Generator) -> Task:
 
 def accuracy_after(algorithm: Algorithm, updates: int) -> float:
     """The mean accuracy on unseen tasks after a short training; chance is 1/3."""
-    model = classification(Mlp((2 + NUISANCES, 24, WAYS)))
+    model = classification(Mlp((2 + NUISANCES, 24, WAYS)), WAYS)
     meta = algorithm.init(model, streams.generator(0, "init"))
     engine, optimiser = Engine(algorithm, model), Optimiser(meta)
     optimiser.set_learning_rate(1e-2)
@@ -76,7 +76,7 @@ def accuracy_after(algorithm: Algorithm, updates: int) -> float:
         return (probabilities.argmax(-1) == task.query.y).float().mean()
 
     with torch.no_grad():
-        return float(for_each_task(accuracy)((tasks, noise, prediction_noise), meta).mean())
+        return float(for_each(accuracy)((tasks, noise, prediction_noise), meta).mean())
 
 
 @pytest.mark.parametrize("name", list(METHODS))

@@ -6,7 +6,7 @@ import torch
 from fewsure.algorithms.maml import Maml
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Parts
-from fewsure.vectorise import for_each_task, take
+from fewsure.vectorise import for_each, take
 
 from .helpers import (
     DATA,
@@ -93,7 +93,7 @@ def test_first_order_gradient_of_simpa_is_the_query_gradient_at_the_adapted_gene
         adapted = algorithm.adapt(meta, MODEL, parts[0].support, shared | parts[1])
         return torch.func.grad(query_loss, argnums=1)(parts, adapted)
 
-    every = for_each_task(query_gradient, loop=True)((tasks, noise), meta)
+    every = for_each(query_gradient, loop=True)((tasks, noise), meta)
     expected = {"generator": {key: value.mean(0) for key, value in every["generator"].items()}}
     assert_close(gradient, expected, 1e-12)
 
@@ -106,5 +106,5 @@ def test_the_same_seed_gives_the_same_tasks_and_noise() -> None:
 
 def test_a_meta_batch_does_not_depend_on_the_algorithm() -> None:
     generator = torch.Generator().manual_seed(1)
-    tasks = DATA.sample(3, generator)
-    assert torch.equal(tasks.query.y, DATA.sample(3, torch.Generator().manual_seed(1)).query.y)
+    tasks, _ = DATA.sample(3, generator)
+    assert torch.equal(tasks.query.y, DATA.sample(3, torch.Generator().manual_seed(1))[0].query.y)

@@ -21,7 +21,7 @@ from fewsure.networks import Mlp, flatten, weight_count
 from fewsure.posteriors.gaussian import GaussianPosterior, divergence, expected_loss
 from fewsure.training.engine import Engine
 from fewsure.types import Batch, Model, Noise, Params, Parts, Stage, Task
-from fewsure.vectorise import draw_noise, for_each_task, take
+from fewsure.vectorise import draw_noise, for_each, take
 
 from .helpers import assert_close, assert_gradient_equals_finite_differences
 
@@ -58,6 +58,9 @@ class Linear:
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         return x @ params["weight"]
+
+    transductive = convolutional = False
+    embedding = None
 
 
 def sigma_points(weights: int) -> Tensor:
@@ -98,7 +101,7 @@ def converged(method: Method) -> dict[str, tuple[Tensor, Tensor]]:
         return algorithm.adapt(prior, model, support, noise)
 
     cases = pytree.tree_map(lambda *leaves: torch.stack(leaves), *CASES.values())
-    adapted = for_each_task(adapt)(cases, {"weights": sigma_points(3).expand(steps, -1, -1)})
+    adapted = for_each(adapt)(cases, {"weights": sigma_points(3).expand(steps, -1, -1)})
     means, variances = adapted["mean"]["weight"].squeeze(-1), (2 * adapted["log_std"]["weight"]).exp().squeeze(-1)
     return dict(zip(CASES, zip(means, variances, strict=True), strict=True))
 
@@ -195,7 +198,7 @@ def problem(algorithm: Abml | Vampire, kind: str) -> tuple[Model, tuple]:
         model = regression(Mlp((1, 4, 1)))
         batches = [Batch(*torch.randn(2, TASKS, count, 1, generator=generator)) for count in (5, 6)]
     else:
-        model = classification(Mlp((2, 4, 3)))
+        model = classification(Mlp((2, 4, 3)), 3)
         x, y = torch.randn(TASKS, 11, 2, generator=generator), torch.randint(3, (TASKS, 11), generator=generator)
         batches = [Batch(x[:, :5], y[:, :5]), Batch(x[:, 5:], y[:, 5:])]
     meta = algorithm.init(model, generator)

@@ -4,10 +4,19 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from torchmetrics.functional.classification import multiclass_calibration_error
 
-from fewsure.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
-from fewsure.metrics.scores import mean_squared_error, mixture_nll
-from fewsure.metrics.summary import calibration_intervals, mean_over_tasks
+from fewsure.metrics.calibration import (
+    LEVELS,
+    adaptive_calibration_error,
+    binned,
+    binned_errors,
+    calibration_errors,
+    quantile_reliability,
+)
+from fewsure.metrics.paired import paired_t_test
+from fewsure.metrics.scores import brier_score, mean_squared_error, mixture_nll, negative_log_likelihood
+from fewsure.metrics.summary import bootstrap_intervals, mean_over_tasks
 
 METHODS = ("MAML", "PLATIPUS", "BMAML", "ABML", "SImPa")
 
@@ -65,7 +74,87 @@ def test_bootstrap_intervals_hold_the_estimate_and_shrink_with_tasks() -> None:
     generator = torch.Generator().manual_seed(0)
     reliability = 0.5 + 0.1 * torch.rand(400, 11, generator=generator)
     ece = float(calibration_errors(reliability.mean(0))[0])
-    (low, high), _ = calibration_intervals(reliability)
+    (low, high), _ = bootstrap_intervals(reliability, lambda total: calibration_errors(total / 400))
     assert low <= ece <= high
-    (low_few, high_few), _ = calibration_intervals(reliability[:40])
+    (low_few, high_few), _ = bootstrap_intervals(reliability[:40], lambda total: calibration_errors(total / 40))
     assert high - low < high_few - low_few
+
+
+def random_classification(examples: int, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(examples)
+    probabilities = (2 * torch.randn(examples, classes, generator=generator, dtype=torch.float64)).softmax(-1)
+    return probabilities, torch.randint(classes, (examples,), generator=generator)
+
+
+def errors_of(probabilities: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
+    confidence, label = probabilities.max(-1)
+    ece, mce = binned_errors(binned(confidence, label == y))
+    return float(ece), float(mce)
+
+
+@pytest.mark.parametrize("examples", [7, 100, 5000])
+def test_calibration_errors_of_classes_equal_torchmetrics(examples: int) -> None:
+    probabilities, y = random_classification(examples)
+    for found, norm in zip(errors_of(probabilities, y), ("l1", "max"), strict=True):
+        expected = multiclass_calibration_error(probabilities, y, num_classes=5, n_bins=10, norm=norm)
+        assert found == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_full_confidence_is_in_the_last_bin_and_empty_bins_count_for_nothing() -> None:
+    correct = torch.tensor([True, True, True, False, False])
+    assert float(binned_errors(binned(torch.ones(5), correct))[0]) == pytest.approx(0.4)
+    # 4 points of confidence 1.0 and 0.95 share a bin, |(3 · 1 + 0.95)/4 − 3/4| = 0.2375; one of 0.25 is right: 0.75
+    confidence = torch.tensor([1.0, 1.0, 1.0, 0.95, 0.25])
+    ece, mce = binned_errors(binned(confidence, torch.tensor([True, True, False, True, True])))
+    assert float(ece) == pytest.approx(0.8 * 0.2375 + 0.2 * 0.75)
+    assert float(mce) == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_papers_bins_give_its_printed_errors(paper: dict, method: str) -> None:
+    printed = paper["mini_imagenet_calibration"]
+    rows = printed["reliability_5way_1shot"][method]
+    confidence, accuracy, weight = (torch.tensor(rows[name]).double() for name in ("confidence", "accuracy", "weight"))
+    ece, mce = binned_errors(torch.stack([weight, weight * confidence, weight * accuracy], dim=-1))
+    # The printed weights sum to 1.02 or more, and the printed ECE is not divided by that sum.
+    assert float(ece * weight.sum()) == pytest.approx(printed["ece"][method], abs=1e-7)
+    assert float(mce) == pytest.approx(printed["mce"][method], abs=1e-7)
+
+
+def test_tables_of_tasks_add_up_to_the_table_of_all_points() -> None:
+    probabilities, y = random_classification(90)
+    confidence, label = probabilities.max(-1)
+    parts = [binned(confidence[part], (label == y)[part]) for part in (slice(0, 40), slice(40, 90))]
+    torch.testing.assert_close(sum(parts), binned(confidence, label == y))
+
+
+def test_adaptive_bins_hold_equally_many_points() -> None:
+    confidence = torch.linspace(0.5, 1, 101, dtype=torch.float64)[1:]
+    correct = torch.arange(100) % 2 == 0
+    blocks = zip(confidence.reshape(10, 10), correct.reshape(10, 10).double(), strict=True)
+    expected = sum(abs(float(c.mean() - a.mean())) for c, a in blocks) / 10
+    order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
+    assert float(adaptive_calibration_error(confidence[order], correct[order])) == pytest.approx(expected)
+
+
+def test_scores_of_classes_equal_their_definitions_and_torchs() -> None:
+    probabilities, y = random_classification(200)
+    nll = torch.nn.functional.nll_loss(probabilities.log(), y)
+    assert float(negative_log_likelihood(probabilities, y)) == pytest.approx(float(nll))
+    brier = ((probabilities - torch.eye(5, dtype=torch.float64)[y]) ** 2).sum() / 200
+    assert float(brier_score(probabilities, y)) == pytest.approx(float(brier))
+    certain = torch.tensor([[1.0, 0.0]])
+    assert 80 < float(negative_log_likelihood(certain, torch.tensor([1]))) < 100
+
+
+def test_the_paired_test_equals_scipys() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for tasks in (2, 3, 10, 1000, 100_000):
+        first, second = torch.randn(2, tasks, generator=generator, dtype=torch.float64)
+        for shift in (0.0, 0.3, 3.0):
+            expected = scipy.stats.ttest_rel(first + shift, second)
+            found = paired_t_test(first + shift, second)
+            assert found["t"] == pytest.approx(expected.statistic)
+            assert found["p_value"] == pytest.approx(expected.pvalue, rel=1e-8, abs=1e-300)
+    same = paired_t_test(first, first)
+    assert (same["t"], same["p_value"]) == (0.0, 1.0)

@@ -8,33 +8,42 @@ import torch
 
 from fewsure import streams
 from fewsure.algorithms import ALGORITHMS
+from fewsure.algorithms.protonet import ProtoNet
+from fewsure.data import DATA
+from fewsure.data.classification import Features
+from fewsure.data.sine_line import SineLine
+from fewsure.errors import FewsureError
 from fewsure.evaluation import evaluate
-from fewsure.experiment import DEFAULT_PRESET, Experiment, load_preset, preset_names
+from fewsure.experiment import DEFAULT_PRESET, Experiment, Training, load_preset, preset_names
 from fewsure.networks import MlpOptions
 from fewsure.options import field_documents
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Parts, Stage
-from fewsure.vectorise import draw_noise, draw_per_task, for_each_task
+from fewsure.vectorise import draw_noise, draw_per_task, for_each
 
-from .helpers import assert_close
+from .helpers import assert_close, write_blobs
 
 TASKS = 3
+NOT_REGRESSION = ("protonet", "sine-line")
 SMALL = {"latent": 4, "generator_hidden": (8,), "critic_hidden": (8,), "kl_samples": 6}
 
 
-def small(name: str) -> Experiment:
-    """A registered algorithm at its defaults, but small enough to be tested in a moment."""
-    experiment = load_preset(DEFAULT_PRESET, name, "sine-line")
+def small(name: str, data: str, folder: Path = Path("features")) -> Experiment:
+    """A registered algorithm with the recommended preset, but small enough to be tested in a moment."""
+    experiment = load_preset(DEFAULT_PRESET, name, data)
+    if isinstance(experiment.data, Features):
+        changed = {"folder": str(folder), "way": 3, "train_way": None, "query": 4, "train_query": None}
+        experiment = dataclasses.replace(experiment, data=dataclasses.replace(experiment.data, **changed))
     fields = {field.name for field in dataclasses.fields(experiment.algorithm)}  # type: ignore[arg-type]
     options = {key: value for key, value in SMALL.items() if key in fields}
     algorithm = dataclasses.replace(experiment.algorithm, **options)  # type: ignore[type-var]
-    return dataclasses.replace(experiment, algorithm=algorithm, network=MlpOptions((6,)))
+    return dataclasses.replace(experiment, algorithm=algorithm, network=type(experiment.network)((6,)))
 
 
 def batch(experiment: Experiment) -> tuple:
     generator = streams.generator(0, "protocol")
     meta = experiment.algorithm.init(experiment.model, generator)
-    tasks = experiment.data.sample(TASKS, generator)
+    tasks, _ = experiment.data.tasks("train", torch.device("cpu")).sample(TASKS, generator)
     shared, noise = draw_noise(experiment.algorithm.noise(experiment.model), TASKS, generator)
     return meta, tasks, shared, noise, Stage(torch.tensor(10_000), TASKS)
 
@@ -43,9 +52,17 @@ def every_leaf(parts: Parts) -> list[torch.Tensor]:
     return [value for params in parts.values() for value in params.values()]
 
 
-@pytest.fixture(params=list(ALGORITHMS))
-def experiment(request: pytest.FixtureRequest) -> Experiment:
-    return small(request.param)
+@pytest.fixture(scope="session")
+def blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_blobs(tmp_path_factory.mktemp("data") / "blobs")
+
+
+CASES = [(name, data) for name in ALGORITHMS for data in ("sine-line", "features") if (name, data) != NOT_REGRESSION]
+
+
+@pytest.fixture(params=CASES, ids=lambda case: "-".join(case))
+def experiment(request: pytest.FixtureRequest, blobs: Path) -> Experiment:
+    return small(*request.param, blobs)
 
 
 def test_it_is_a_frozen_dataclass_whose_every_option_is_explained(experiment: Experiment) -> None:
@@ -53,15 +70,35 @@ def test_it_is_a_frozen_dataclass_whose_every_option_is_explained(experiment: Ex
     assert isinstance(algorithm, Algorithm)
     fields = [field.name for field in dataclasses.fields(algorithm)]  # type: ignore[arg-type]
     with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(algorithm, fields[0], 0)
+        setattr(algorithm, next(iter(fields), "any"), 0)
     assert set(fields) == set(field_documents(type(algorithm)))
 
 
 def test_it_has_the_papers_preset_and_the_recommended_one() -> None:
-    for name in ALGORITHMS:
+    for name, data in CASES:
         for preset in (DEFAULT_PRESET, "paper"):
-            assert preset in preset_names("sine-line")
-            assert load_preset(preset, name, "sine-line").algorithm_name == name
+            assert preset in preset_names(data)
+            assert load_preset(preset, name, data).algorithm_name == name
+
+
+@pytest.mark.parametrize("data", [data for data in DATA if data not in ("sine-line", "features")])
+def test_every_data_set_has_presets_of_both_shots_at_the_papers_settings(data: str) -> None:
+    for name in ALGORITHMS:
+        one, five = (load_preset(preset, name, data) for preset in ("paper", "paper-5-shot"))
+        assert (one.data.way, one.data.shot, five.data.way, five.data.shot) == (5, 1, 5, 5)
+        assert (one.training.tasks, one.algorithm) == (20, five.algorithm)
+
+
+def test_protonet_on_regression_is_refused_with_the_reason() -> None:
+    with pytest.raises(FewsureError, match="nearest class mean, but sine-line is regression"):
+        Experiment(ProtoNet(), SineLine(), MlpOptions(), Training(), preset="recommended")
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "protonet"])
+def test_a_method_with_an_output_per_class_cannot_train_with_another_way(name: str) -> None:
+    experiment = load_preset(DEFAULT_PRESET, name, "omniglot")
+    with pytest.raises(FewsureError, match="`train_way` to equal `way`, but got 20 and 5"):
+        dataclasses.replace(experiment, data=dataclasses.replace(experiment.data, train_way=20))
 
 
 def test_losses_and_gradients_are_finite_and_deterministic(experiment: Experiment) -> None:
@@ -98,10 +135,10 @@ def test_it_predicts_with_one_and_with_many_samples(experiment: Experiment, samp
         posterior = algorithm.adapt(meta, model, task.support, shared | own)
         return algorithm.predict(posterior, model, task.query.x, prediction)
 
-    vectorised = for_each_task(predict)((tasks, noise, prediction_noise), meta)
-    looped = for_each_task(predict, loop=True)((tasks, noise, prediction_noise), meta)
+    vectorised = for_each(predict)((tasks, noise, prediction_noise), meta)
+    looped = for_each(predict, loop=True)((tasks, noise, prediction_noise), meta)
     functions = vectorised.shape[1]
-    assert vectorised.shape == (TASKS, functions, experiment.data.query, 1)
+    assert vectorised.shape == (TASKS, functions, experiment.data.query_size, model.outputs)
     assert functions in {samples, 1, getattr(algorithm, "particles", 1)}
     torch.testing.assert_close(vectorised, looped, rtol=1e-4, atol=1e-5)
 
@@ -117,12 +154,20 @@ def test_its_evaluation_has_every_field_and_does_not_depend_on_how_many_tasks_fo
     meta = batch(experiment)[0]
     summary, records = evaluate(experiment, meta, tasks=25, seed=3)
     _, fewer = evaluate(experiment, meta, tasks=7, seed=3)
-    torch.testing.assert_close(records["mse"][:7], fewer["mse"])
-    assert set(summary) >= {"algorithm", "data", "shot", "tasks", "mse", "nll", "ece", "mce", "reliability"}
-    assert set(summary) >= {"seed", "version", "device", "seconds"}
-    assert summary["tasks"] == len(records["mse"]) == 25
-    assert len(summary["reliability"]["levels"]) == len(summary["reliability"]["observed"]) == 11
-    assert set(summary["with_noise"]) >= {"ece", "mce", "reliability"}
+    for name, values in records.items():
+        torch.testing.assert_close(values[:7], fewer[name], msg=name)
+    assert set(summary) >= {"algorithm", "data", "shot", "tasks", "nll", "ece", "mce", "reliability", "transductive"}
+    assert set(summary) >= {"seed", "version", "device", "seconds", "stream", "data_checksum"}
+    assert summary["tasks"] == len(records["nll"]) == 25
+    if experiment.model.kind == "regression":
+        assert len(summary["reliability"]["levels"]) == len(summary["reliability"]["observed"]) == 11
+        assert set(summary["with_noise"]) >= {"ece", "mce", "reliability"}
+        assert "mse" in summary
+    else:
+        assert set(summary) >= {"accuracy", "way", "brier", "adaptive_ece"}
+        assert 0 <= summary["accuracy"]["mean"] <= 1
+        assert sum(summary["reliability"]["weight"]) == pytest.approx(1)
+        assert len(summary["data_checksum"]) == 64
     assert summary["ece_ci95"][0] <= summary["ece"] <= summary["ece_ci95"][1] + 0.05
 
 
@@ -130,16 +175,17 @@ def test_its_help_teaches_every_option(experiment: Experiment, capsys: pytest.Ca
     from fewsure.cli import main
 
     with pytest.raises(SystemExit) as exit_code:
-        main(["train", experiment.algorithm_name, "--help"])
+        main(["train", experiment.algorithm_name, "--data", experiment.data_name, "--help"])
     assert exit_code.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    for field in dataclasses.fields(experiment.algorithm):  # type: ignore[arg-type]
-        assert "--" + field.name.replace("_", "-") in text
+    for group in (experiment.algorithm, experiment.data, experiment.network):
+        for field in dataclasses.fields(group):  # type: ignore[arg-type]
+            assert "--" + field.name.replace("_", "-") in text
 
 
 def test_no_option_of_an_algorithm_hides_one_of_the_data_the_network_or_the_training() -> None:
-    for name in ALGORITHMS:
-        experiment = small(name)
+    for name, data in CASES:
+        experiment = load_preset(DEFAULT_PRESET, name, data)
         groups = (experiment.algorithm, experiment.data, experiment.network, experiment.training)
         names = [field.name for group in groups for field in dataclasses.fields(group)]  # type: ignore[arg-type]
         assert len(names) == len(set(names)), name

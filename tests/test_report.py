@@ -216,8 +216,9 @@ def test_noise_has_a_row_of_its_own(written: list[Path], runs: list[Run]) -> Non
 
 def test_the_page_and_its_figures_are_written(written: list[Path]) -> None:
     page, *figures = written
+    names = ("predictions_sine_line_5_shot", "comparison_sine_line_5_shot", "learning_curves")
     assert page.name == "report.html"
-    assert [figure.name for figure in figures] == ["predictions.png", "comparison.png", "learning_curves.png"]
+    assert [figure.name for figure in figures] == [f"{name}.png" for name in names]
     for figure in figures:
         assert figure.parent == page.parent / "report_files"
         assert figure.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")

@@ -22,7 +22,7 @@ def test_parameters_have_the_papers_distributions() -> None:
 
 def test_tasks_have_the_papers_shapes_inputs_and_noise() -> None:
     data = SineLine()
-    task, truth = data.sample_with_truth(3000, streams.generator(0, "test"), points=11)
+    task, facts = data.sample(3000, streams.generator(0, "test"))
     functions = data.functions(3000, streams.generator(0, "test"))
     assert task.support.x.shape == task.support.y.shape == (3000, 5, 1)
     assert task.query.x.shape == task.query.y.shape == (3000, 50, 1)
@@ -30,8 +30,8 @@ def test_tasks_have_the_papers_shapes_inputs_and_noise() -> None:
     assert scipy.stats.kstest(x, scipy.stats.uniform(-5, 10).cdf).pvalue > 1e-3
     residual = task.query.y - functions(task.query.x.squeeze(-1)).unsqueeze(-1)
     assert float(residual.std()) == pytest.approx(0.3, rel=0.01)
-    assert truth.x[0].flatten().tolist() == pytest.approx([-5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5])
-    torch.testing.assert_close(truth.y.squeeze(-1), functions(truth.x.squeeze(-1)))
+    assert facts["grid"][0, ::10].flatten().tolist() == pytest.approx(list(range(-5, 6)), abs=1e-6)
+    torch.testing.assert_close(facts["truth"].squeeze(-1), functions(facts["grid"].squeeze(-1)))
 
 
 def test_a_sinusoid_and_a_line_have_the_values_of_their_formulas() -> None:
@@ -48,13 +48,6 @@ def test_a_sinusoid_and_a_line_have_the_values_of_their_formulas() -> None:
     )
     values = functions(torch.tensor([[1.0], [1.0]]))
     assert values.flatten().tolist() == pytest.approx([2 * math.sin(1.5), -1.25])
-
-
-def test_truth_does_not_change_the_tasks() -> None:
-    data = SineLine(shot=2, query=3)
-    plain = data.sample(4, streams.generator(0, "test"))
-    with_truth, _ = data.sample_with_truth(4, streams.generator(0, "test"), points=9)
-    assert torch.equal(plain.query.y, with_truth.query.y)
 
 
 @pytest.mark.parametrize(

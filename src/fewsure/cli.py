@@ -11,13 +11,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fewsure.algorithms import ALGORITHMS
+from fewsure.comparison import compare_runs
+from fewsure.data.cache import load
+from fewsure.data.command import check_data, check_text, get_data, get_text, list_data, list_text
+from fewsure.data.datasets import DATA_SETS
+from fewsure.data.places import DATA_VARIABLE
+from fewsure.data.pools import SPLITS
 from fewsure.devices import find_device
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
+from fewsure.features.classifier import Recipe
+from fewsure.features.workflow import check_out, describe, make_features, recorded_recipe
 from fewsure.options import Parser, add_options, first_line, from_namespace
 from fewsure.quickstart import quickstart
 from fewsure.report.page import write_report
-from fewsure.report.tables import evaluation_table
+from fewsure.report.tables import comparison_table, evaluation_table
 from fewsure.reproduce import TARGETS, Reproduction
 from fewsure.training.runs import Run
 from fewsure.version import __version__
@@ -36,6 +44,13 @@ class Common:
     """Print the result as JSON on standard output, and no progress."""
     debug: bool = False
     """Show the traceback of an error."""
+    data_root: Path | None = None
+    """Where data sets are looked for, each in a folder of its name; `none` for $FEWSURE_DATA, or the platform's folder
+    for data."""
+
+    def __post_init__(self) -> None:
+        if self.data_root is not None:  # the one place where the option takes effect
+            os.environ[DATA_VARIABLE] = str(self.data_root)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +61,8 @@ class Train(Common):
       fewsure train simpa --out runs/simpa                       the recommended settings on sine-line
       fewsure train simpa --preset paper --out runs/literal      every value as the paper prints it
       fewsure train maml --updates 20000 --inner-lr 0.003 --out runs/maml
+      fewsure train protonet --data omniglot --preset omniglot-cpu --out runs/omniglot
+      fewsure train simpa --data cifar-fs --preset paper-5-shot --device cuda --out runs/cifar-fs
       fewsure train simpa --out runs/simpa --resume              go on where it stopped
     """
 
@@ -106,6 +123,22 @@ class Report(Common):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Compare(Common):
+    """Test whether runs differ: a paired t-test of each score over the same unseen tasks, against the first run.
+
+    Evaluate the runs first, with the same --tasks and --seed and on the same kind of device. Calibration errors are
+    pooled over tasks, so they have no paired test; `fewsure report` shows them with their intervals.
+
+    examples:
+      fewsure compare runs/simpa runs/maml
+      fewsure compare runs/simpa runs/maml runs/protonet --json
+    """
+
+    runs: tuple[Path, ...]
+    """Run folders, two or more; each after the first is compared with the first."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Quickstart(Common):
     """Train SImPa and MAML on sine-line, compare them on unseen tasks, draw the figures: minutes on two CPU cores.
 
@@ -154,6 +187,50 @@ class Reproduce(Common):
     """Where the list of result objects goes; `results.json` in --out if none."""
     page: Path | None = None
     """Where the results go as a Markdown page; `results.md` in --out if none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features(Common):
+    """Train a residual network on the training classes of an image data set, and store its features of all splits.
+
+    It is trained as a plain classifier of the training classes; images of the other classes are only passed through it
+    afterwards. The folder can then be trained on with `--data features`.
+
+    examples:
+      fewsure features --data cifar-fs --out features/cifar-fs
+      fewsure features --data tiny-tiered --network wrn-28-10 --jitter 0.4 --out features/tiny-tiered
+      fewsure features --data cifar-fs --out features/cifar-fs --resume
+    """
+
+    data: str = "cifar-fs"
+    """A data set of images."""
+    out: Path = Path("features")
+    """Where features, weights and the record go; it must not hold anything yet. It appears when it is complete."""
+    resume: bool = False
+    """Go on with the training for --out that was interrupted, with the options it was started with; if there is none,
+    start it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(Common):
+    """List the data sets, fetch one from its official source, or read one and say what is in it.
+
+    `check` takes a folder of features as well. A data set is decoded once, into a cache.
+
+    examples:
+      fewsure data list
+      fewsure data get omniglot
+      fewsure data check omniglot --json
+      fewsure data check cifar-fs --data-root data
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedData(Data):
+    """`fewsure data get` and `fewsure data check`."""
+
+    name: str
+    """The data set."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -265,6 +342,12 @@ def _report(command: Report) -> None:
     print(json.dumps({"files": [str(path) for path in written]}) if command.json else "\n".join(map(str, written)))
 
 
+def _compare(command: Compare) -> None:
+    compared = compare_runs([Run.open(folder) for folder in command.runs])
+    text = "\n\n".join(comparison_table(comparison) for comparison in compared)
+    print(json.dumps([comparison.record() for comparison in compared]) if command.json else text)
+
+
 def _quickstart(command: Quickstart) -> None:
     require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
     device = find_device(command.device)
@@ -291,6 +374,40 @@ def _reproduce(command: Reproduce) -> None:
         command.target, command.results or out / "results.json", command.page or out / "results.md"
     )
     print(json.dumps(rows) if command.json else evaluation_table(rows))
+
+
+def _features(arguments: list[str]) -> None:
+    peek = Parser("fewsure features", "", add_help=False)
+    add_options(peek, Features)
+    given = from_namespace(Features, peek.parse_known_args(arguments)[0])
+    base = (recorded_recipe(given.out) if given.resume else None) or Recipe()
+    parser = Parser("fewsure features", Features.__doc__ or "")
+    add_options(parser, Features)
+    add_options(parser, Recipe, defaults=base, title="recipe")
+    namespace = parser.parse_all(arguments)
+    command, recipe = from_namespace(Features, namespace), from_namespace(Recipe, namespace)
+    require_known("data", command.data, [name for name, data_set in DATA_SETS.items() if len(data_set.shape) == 3])
+    device = find_device(command.device)
+    check_out(command.out, resume=command.resume)  # before minutes of decoding
+    pools = {split: load(DATA_SETS[command.data], split, quiet=command.json) for split in SPLITS}
+    record = make_features(command.out, command.data, pools, recipe, device, resume=command.resume, quiet=command.json)
+    print(json.dumps({"out": str(command.out)} | record) if command.json else describe(record, command.out))
+
+
+def _data(arguments: list[str]) -> None:
+    if not arguments or arguments[0].startswith("-"):
+        _parse("data list | get NAME | check NAME", Data, arguments)
+        raise FewsureError("expected `data` to be followed by list, get NAME or check NAME")
+    action, *rest = arguments
+    require_known("action", action, ["list", "get", "check"])
+    if action == "list":
+        command = _parse("data list", Data, rest)
+        result, text = list_data(), list_text
+    else:
+        command = named = _parse(f"data {action}", NamedData, rest, Data.__doc__)
+        call, text = {"get": (get_data, get_text), "check": (check_data, check_text)}[action]
+        result = call(named.name, quiet=named.json)
+    print(json.dumps(result) if command.json else text(result))
 
 
 def _what_next(out: Path) -> str:
@@ -323,6 +440,9 @@ COMMANDS: dict[str, tuple[type[Common], Callable[[list[str]], None]]] = {
     "quickstart": (Quickstart, _parsed("quickstart", Quickstart, _quickstart)),
     "train": (Train, _train),
     "evaluate": (Evaluate, _parsed("evaluate", Evaluate, _evaluate)),
+    "compare": (Compare, _parsed("compare", Compare, _compare)),
     "report": (Report, _parsed("report", Report, _report)),
     "reproduce": (Reproduce, _parsed("reproduce", Reproduce, _reproduce)),
+    "data": (Data, _data),
+    "features": (Features, _features),
 }

@@ -1,12 +1,4 @@
-"""Evaluation: adapt to unseen tasks, predict, and score; one record per task, then one object for all.
-
-The headline protocol: quantiles of exactly 32 sampled function values (a method with fewer, such as a point estimate,
-gives what it has), no observation noise, no temperature or other scaling after training; squared error of the mean
-prediction against noisy query labels.
-
-The metric is easily gamed: adding N(0, noise_std²) to the sampled values makes any model look calibrated. That variant
-is measured too, under `with_noise`, and shown as a row of its own.
-"""
+"""Evaluation: adapt to unseen tasks, predict, and score; one record per task, then one object for all."""
 
 import time
 from collections.abc import Callable
@@ -16,20 +8,17 @@ import torch
 from torch import Tensor
 
 from fewsure import streams
+from fewsure.data.pools import Split
 from fewsure.devices import device_name, device_of
 from fewsure.errors import Diverged
 from fewsure.experiment import Experiment
-from fewsure.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
-from fewsure.metrics.scores import mean_squared_error, mixture_nll
-from fewsure.metrics.summary import calibration_intervals, mean_over_tasks
-from fewsure.types import Batch, Draw, Noise, Parts, Task
-from fewsure.vectorise import draw_noise, draw_per_task, for_each_task, take
+from fewsure.scoring import scorer
+from fewsure.types import Facts, Noise, Parts, Task
+from fewsure.vectorise import better_looped, draw_noise, draw_per_task, for_each, take
 from fewsure.version import __version__
 
 SAMPLES = 32
 """Functions drawn from a task's posterior."""
-GRID = 101
-"""Inputs, evenly over the data's range, at which reliability is measured."""
 BLOCK = 20
 """Tasks that share a random stream: the first n tasks of a seed are the same in an evaluation of any size."""
 
@@ -40,32 +29,33 @@ def evaluate(
     *,
     tasks: int,
     seed: int,
-    stream: str = "test",
+    stream: Split = "test",
     progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """(the object that `evaluate --json` prints, the records of the single tasks) on unseen tasks."""
+    """(the object that `evaluate --json` prints, the records of the single tasks) on unseen tasks of a split."""
     start = time.perf_counter()
     records = task_records(experiment, meta, tasks=tasks, seed=seed, stream=stream, progress=progress)
-    broken = int((~records["mse"].isfinite()).sum())
+    broken = int((~records["nll"].isfinite()).sum())
     if broken:
         raise Diverged(
             f"adaptation diverged on {broken} of {tasks} tasks, whose predictions are no finite numbers; "
             "train anew with a lower --lr or --inner-lr"
         )
+    data, model = experiment.data, experiment.model
     summary = {
         "algorithm": experiment.algorithm_name,
         "data": experiment.data_name,
-        "shot": experiment.data.shot,
+        **({"way": model.outputs} if model.kind == "classification" else {}),
+        "shot": data.shot,
         "tasks": tasks,
         "samples": int(records["samples"][0]),
-        "mse": mean_over_tasks(records["mse"]),
-        "nll": mean_over_tasks(records["nll"]),
-        **_calibration(records["reliability"]),
-        "with_noise": _calibration(records["reliability_with_noise"]),
+        "transductive": model.network.transductive,
+        **scorer(experiment).summarise(records),
         "stream": stream,
         "seed": seed,
         "version": __version__,
         "device": device_name(device_of(meta)),
+        "data_checksum": data.checksum(stream),
         "seconds": round(time.perf_counter() - start, 3),
     }
     return summary, records
@@ -77,32 +67,29 @@ def task_records(
     *,
     tasks: int,
     seed: int,
-    stream: str,
+    stream: Split,
     progress: Callable[[int], None],
 ) -> dict[str, Tensor]:
-    """`mse`, `nll`, two `reliability` rows of 11 levels and the number of `samples`, with a leading task dimension."""
-    algorithm, model, data = experiment.algorithm, experiment.model, experiment.data
+    """What the scorer records, the number of `samples` and a `fingerprint`, with a leading task dimension."""
+    algorithm, model = experiment.algorithm, experiment.model
     device = device_of(meta)
     shared = shared_noise(experiment, seed, stream, device)
+    score = scorer(experiment).score
 
     def one_task(block: UnseenBlock, meta: Parts) -> dict[str, Tensor]:
-        def reliability(predictions: Tensor) -> Tensor:
-            return quantile_reliability(predictions, block.truth.y.squeeze(-1), data.noise_std)
-
-        query = block.task.query
         posterior = algorithm.adapt(meta, model, block.task.support, shared | block.noise)
-        at_query = algorithm.predict(posterior, model, query.x, block.prediction_noise)
-        at_grid = algorithm.predict(posterior, model, block.truth.x, block.prediction_noise).squeeze(-1)
-        noisy = at_grid[torch.arange(SAMPLES) % len(at_grid)] + data.noise_std * block.prediction_noise["observation"]
-        return {
-            "mse": mean_squared_error(at_query, query.y),
-            "nll": mixture_nll(at_query, query.y, data.noise_std),
-            "reliability": reliability(at_grid),
-            "reliability_with_noise": reliability(noisy),
-            "samples": torch.tensor(at_query.shape[0], device=device),
-        }
+        samples = []
 
-    every_task = for_each_task(one_task)
+        def predict(x: Tensor) -> Tensor:
+            outputs = algorithm.predict(posterior, model, x, block.prediction_noise)
+            samples.append(outputs.shape[0])
+            return outputs
+
+        records = score(predict, block.task, block.facts, block.prediction_noise)
+        count = torch.tensor(samples[0], device=device)
+        return records | {"samples": count, "fingerprint": _fingerprint(block.task)}
+
+    every_task = for_each(one_task, loop=better_looped(model.network, device))
     scored = []
     with torch.no_grad():
         for first in range(0, tasks, BLOCK):
@@ -117,36 +104,29 @@ class UnseenBlock(NamedTuple):
     """Tasks that share a random stream, with all the random numbers that they are evaluated with."""
 
     task: Task
-    truth: Batch
-    """The noise-free functions at `GRID` inputs."""
+    facts: Facts
     noise: Noise
     prediction_noise: Noise
+    """What predictions and their scores use."""
 
 
-def unseen_block(experiment: Experiment, index: int, seed: int, stream: str, device: torch.device) -> UnseenBlock:
-    """Block number `index` of a stream."""
+def unseen_block(experiment: Experiment, index: int, seed: int, stream: Split, device: torch.device) -> UnseenBlock:
+    """Block number `index` of a split."""
     algorithm, model = experiment.algorithm, experiment.model
     generator = streams.generator(seed, stream, index, device=device)
-    task, truth = experiment.data.sample_with_truth(BLOCK, generator, GRID)
+    task, facts = experiment.data.tasks(stream, device).sample(BLOCK, generator)
     _, noise = draw_noise(algorithm.noise(model), BLOCK, generator)
-    draws = {**algorithm.prediction_noise(model, SAMPLES), "observation": Draw((SAMPLES, GRID))}
-    return UnseenBlock(task, truth, noise, draw_per_task(draws, BLOCK, generator))
+    draws = {**algorithm.prediction_noise(model, SAMPLES), **scorer(experiment).draws}
+    return UnseenBlock(task, facts, noise, draw_per_task(draws, BLOCK, generator))
 
 
-def shared_noise(experiment: Experiment, seed: int, stream: str, device: torch.device) -> Noise:
+def shared_noise(experiment: Experiment, seed: int, stream: Split, device: torch.device) -> Noise:
     """What all tasks of an evaluation share (θ)."""
     generator = streams.generator(seed, stream, "shared", device=device)
     return draw_noise(experiment.algorithm.noise(experiment.model), 0, generator)[0]
 
 
-def _calibration(reliability: Tensor) -> dict[str, Any]:
-    observed = reliability.double().mean(0)
-    ece, mce = calibration_errors(observed)
-    ece_interval, mce_interval = calibration_intervals(reliability)
-    return {
-        "ece": float(ece),
-        "ece_ci95": ece_interval,
-        "mce": float(mce),
-        "mce_ci95": mce_interval,
-        "reliability": {"levels": list(LEVELS), "observed": observed.tolist()},
-    }
+def _fingerprint(task: Task) -> Tensor:
+    """A number that two tasks share only if they have the same examples in the same order."""
+    x = torch.cat([task.support.x, task.query.x]).double().flatten()
+    return x @ torch.linspace(1, 2, len(x), dtype=x.dtype, device=x.device)

@@ -9,11 +9,10 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from fewsure.algorithms import ALGORITHMS
+from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
-from fewsure.data import DATA
-from fewsure.data.sine_line import SineLine
+from fewsure.data import DATA, Data
 from fewsure.errors import FewsureError, require, require_known
-from fewsure.networks import MlpOptions
 from fewsure.records import from_record, to_record
 from fewsure.training.schedule import Schedule
 from fewsure.types import Algorithm, Model
@@ -61,8 +60,9 @@ class Experiment:
     """Everything that decides a run's result."""
 
     algorithm: Algorithm
-    data: SineLine
-    network: MlpOptions
+    data: Data
+    network: Any
+    """The options of the base network, of the type that the data's tasks are solved with."""
     training: Training
     preset: str
     """The preset it started from; single options may have been set on top."""
@@ -71,8 +71,19 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if isinstance(self.algorithm, Simpa):
-            for name, count in (("shot", self.data.shot), ("query", self.data.query)):
+            for name, count in (("shot", self.data.support_size), ("query", self.data.query_size)):
                 require(count >= 2, name, "at least 2 for simpa, whose bounds divide by that number less one", count)
+        if isinstance(self.algorithm, ProtoNet):
+            if self.data.kind != "classification":
+                raise FewsureError(
+                    f"protonet classifies by the nearest class mean, but {self.data_name} is regression; choose "
+                    "another method, or a data set with classes"
+                )
+        elif self.data.training_outputs != self.data.outputs:
+            raise FewsureError(
+                f"{self.algorithm_name} ends in one output per class, so expected `train_way` to equal `way`, but got "
+                f"{self.data.training_outputs} and {self.data.outputs}; only protonet can train with another way"
+            )
 
     @property
     def algorithm_name(self) -> str:
@@ -85,6 +96,11 @@ class Experiment:
     @cached_property
     def model(self) -> Model:
         return self.data.model(self.network)
+
+    @cached_property
+    def training_model(self) -> Model:
+        """The model of training tasks, which may have another number of classes."""
+        return self.data.model(self.network, training=True)
 
     def record(self) -> dict[str, Any]:
         """The experiment as JSON values, which `from_values` reads back."""
@@ -125,16 +141,19 @@ def load_preset(name: str, algorithm: str, data: str) -> Experiment:
     """The named preset of an algorithm on a data set; what its file does not set keeps its default.
 
     A file holds tables that all methods share (`[data]`, `[network]`, `[training]`) and one table per method, whose
-    own `[METHOD.algorithm]`, `[METHOD.training]` … come on top.
+    own `[METHOD.algorithm]`, `[METHOD.training]` … come on top. A file that `extends` another lies on top of it.
     """
     require_known("algorithm", algorithm, list(ALGORITHMS))
     require_known("data", data, list(DATA))
     require_known("preset", name, preset_names(data))
-    table = tomllib.loads((_preset_folder(data) / f"{name}.toml").read_text(encoding="utf-8"))
-    if algorithm not in table:
-        raise FewsureError(f"preset `{name}` of {data} has no settings for {algorithm}; it has {', '.join(table)}")
-    own = table[algorithm]
-    values = {group: {**table.get(group, {}), **own.get(group, {})} for group in GROUPS}
+    layers = _preset_layers(name, data)
+    methods = [method for layer in layers for method in layer if method in ALGORITHMS]
+    if algorithm not in methods:
+        raise FewsureError(f"preset `{name}` of {data} has no settings for {algorithm}; it has {', '.join(methods)}")
+    values: dict[str, Any] = {group: {} for group in GROUPS}
+    for table in (*layers, *(layer.get(algorithm, {}) for layer in layers)):
+        for group in GROUPS:
+            values[group] |= table.get(group, {})
     values["algorithm"]["name"], values["data"]["name"] = algorithm, data
     return from_values(values | {"preset": name}, source=f"preset {data}/{name}", partial=True)
 
@@ -145,8 +164,15 @@ def preset_names(data: str) -> list[str]:
     >>> preset_names("sine-line")
     ['paper', 'quickstart', 'recommended']
     """
-    return sorted(file.name.removesuffix(".toml") for file in _preset_folder(data).iterdir())
+    return sorted(_preset_files(data))
 
 
-def _preset_folder(data: str) -> Traversable:
-    return resources.files("fewsure") / "presets" / data
+def _preset_layers(name: str, data: str) -> list[dict[str, Any]]:
+    """The tables of a preset's file, behind those of the file it extends."""
+    table = tomllib.loads(_preset_files(data)[name].read_text(encoding="utf-8"))
+    return [*(_preset_layers(table["extends"], data) if "extends" in table else []), table]
+
+
+def _preset_files(data: str) -> dict[str, Traversable]:
+    folders = (resources.files("fewsure") / "presets" / folder for folder in DATA[data].presets)
+    return {file.name.removesuffix(".toml"): file for folder in folders for file in folder.iterdir()}

@@ -13,14 +13,14 @@ SMALLEST_PROBABILITY = 1e-3
 """p_min of the bounded cross-entropy: class probabilities are mixed with the uniform so that none is below it."""
 
 
-def regression(network: Network) -> Model:
+def regression(network: Network, outputs: int = 1) -> Model:
     """Squared error e, and e/(1+e)."""
-    return Model(network, squared_error, bounded_squared_error)
+    return Model(network, squared_error, bounded_squared_error, "regression", outputs)
 
 
-def classification(network: Network) -> Model:
+def classification(network: Network, way: int) -> Model:
     """Cross-entropy −ln p, and −ln max(p, p_min)/ln(1/p_min) with p mixed with the uniform."""
-    return Model(network, cross_entropy, bounded_cross_entropy)
+    return Model(network, cross_entropy, bounded_cross_entropy, "classification", way)
 
 
 def squared_error(output: Tensor, y: Tensor) -> Tensor:

@@ -1,10 +1,14 @@
 """Networks as functions of their weights. They hold hyper-parameters and no state, so `torch.func` can batch them."""
 
+import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fewsure.errors import require
 from fewsure.types import Network, Params
@@ -30,11 +34,7 @@ class Mlp:
         return shapes
 
     def init(self, generator: torch.Generator) -> Params:
-        params: Params = {}
-        for name, shape in self.shapes.items():
-            fan_in = self.sizes[int(name.split(".")[0])]
-            params[name] = (2 * torch.rand(shape, generator=generator) - 1) / math.sqrt(fan_in)
-        return params
+        return _initial(self.shapes, self.sizes, generator)
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         last = len(self.sizes) - 2
@@ -43,6 +43,18 @@ class Mlp:
             if layer < last:
                 x = x.relu()
         return x.tanh() if self.tanh else x
+
+    @property
+    def embedding(self) -> "Mlp":
+        return Mlp(self.sizes[:-1])
+
+    @property
+    def transductive(self) -> bool:
+        return False
+
+    @property
+    def convolutional(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True)
@@ -55,8 +67,105 @@ class MlpOptions:
     def __post_init__(self) -> None:
         require(all(units > 0 for units in self.hidden), "hidden", "layer sizes above 0", self.hidden)
 
-    def build(self, inputs: int, outputs: int) -> Mlp:
+    def build(self, shape: tuple[int, ...], outputs: int) -> Mlp:
+        """The network for inputs of a shape."""
+        (inputs,) = shape
         return Mlp((inputs, *self.hidden, outputs))
+
+
+Norm = Literal["batch", "instance", "none"]
+
+
+@dataclass(frozen=True)
+class Conv4:
+    """Four blocks of 3×3 convolution, norm, ReLU and 2×2 max-pooling, and a linear layer (section 5.2).
+
+    The norm has no weights of its own, which is what the paper's weight counts imply. With `batch`, images are
+    normalised by the statistics of the batch they come in, in adaptation and in testing: predictions for a query set
+    then depend on the whole of it. `instance` normalises each image by itself.
+
+    >>> weight_count(Conv4((3, 84, 84), outputs=5)), weight_count(Conv4((1, 28, 28), outputs=5))
+    (32645, 28229)
+    """
+
+    shape: tuple[int, int, int]
+    """Channels, height and width of an image."""
+    outputs: int | None
+    """Of the linear layer; None for a network that ends before it."""
+    filters: int = 32
+    norm: Norm = "batch"
+
+    BLOCKS = 4
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {}
+        for block in range(self.BLOCKS):
+            shapes[f"{block}.weight"] = (self.filters, self.filters if block else self.shape[0], 3, 3)
+            shapes[f"{block}.bias"] = (self.filters,)
+        if self.outputs is not None:
+            shapes[f"{self.BLOCKS}.weight"] = (self._embedded, self.outputs)
+            shapes[f"{self.BLOCKS}.bias"] = (self.outputs,)
+        return shapes
+
+    def init(self, generator: torch.Generator) -> Params:
+        fan_ins = [9 * self.shape[0], *(3 * [9 * self.filters]), self._embedded]
+        return _initial(self.shapes, fan_ins, generator)
+
+    def __call__(self, params: Params, x: Tensor) -> Tensor:
+        for block in range(self.BLOCKS):
+            x = functional.conv2d(x, params[f"{block}.weight"], params[f"{block}.bias"], padding=1)
+            x = functional.max_pool2d(self._normalised(x).relu(), 2)
+        x = x.flatten(1)
+        return x if self.outputs is None else x @ params[f"{self.BLOCKS}.weight"] + params[f"{self.BLOCKS}.bias"]
+
+    @property
+    def embedding(self) -> "Conv4":
+        return dataclasses.replace(self, outputs=None)
+
+    @property
+    def transductive(self) -> bool:
+        return self.norm == "batch"
+
+    @property
+    def convolutional(self) -> bool:
+        return True
+
+    @property
+    def _embedded(self) -> int:
+        """Numbers per image before the linear layer."""
+        _, height, width = self.shape
+        pixels = (height >> self.BLOCKS) * (width >> self.BLOCKS)  # each block halves both, rounding down
+        return self.filters * pixels
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        # Fused norms differentiate twice under vmap only without their affine part, which is absent here.
+        if self.norm == "batch":
+            return functional.batch_norm(x, None, None, training=True)
+        return functional.instance_norm(x) if self.norm == "instance" else x
+
+
+@dataclass(frozen=True)
+class Conv4Options:
+    """The convolutional base network that solves a task: four blocks, and a linear layer."""
+
+    filters: int = 32
+    """Filters of each convolution."""
+    norm: Norm = "batch"
+    """`batch` normalises a query set by its own statistics, so that a prediction depends on the other queries
+    (transductive, as in the paper); `instance` normalises each image by itself; `none` does not."""
+
+    SMALLEST = 2**Conv4.BLOCKS
+
+    def __post_init__(self) -> None:
+        require(self.filters >= 1, "filters", "at least 1", self.filters)
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> Conv4:
+        """The network for images of a shape."""
+        channels, height, width = shape
+        fits = min(height, width) >= self.SMALLEST
+        require(fits, "data", f"images of {self.SMALLEST} pixels or more on each side", f"{height}×{width}")
+        return Conv4((channels, height, width), outputs, self.filters, self.norm)
 
 
 def weight_count(network: Network) -> int:
@@ -81,3 +190,12 @@ def unflatten(network: Network, flat: Tensor) -> Params:
         name: piece.reshape(*piece.shape[:-1], *shape)
         for (name, shape), piece in zip(network.shapes.items(), pieces, strict=True)
     }
+
+
+def _initial(shapes: Mapping[str, tuple[int, ...]], fan_ins: Sequence[int], generator: torch.Generator) -> Params:
+    """Weights and biases of layer number i uniform in ±1/√fan_ins[i]; a name starts with its layer's number."""
+    params: Params = {}
+    for name, shape in shapes.items():
+        fan_in = fan_ins[int(name.split(".")[0])]
+        params[name] = (2 * torch.rand(shape, generator=generator) - 1) / math.sqrt(fan_in)
+    return params

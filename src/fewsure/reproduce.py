@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError, require_known
 from fewsure.evaluation import evaluate
 from fewsure.experiment import GROUPS, Experiment, load_preset
@@ -110,7 +111,7 @@ class Reproduction:
     def _runs(self) -> list[Run]:
         return [Run.open(file.parent) for file in sorted(self.folder.glob("*/seed-*/config.json"))]
 
-    def _train_and_evaluate(self, folder: Path, experiment: Experiment, seed: int, stream: str) -> None:
+    def _train_and_evaluate(self, folder: Path, experiment: Experiment, seed: int, stream: Split) -> None:
         with _divergence_reported(folder):
             run = self._train(folder, experiment, 1.0, seed)
             found, asked = run.evaluation() or {}, {"tasks": self.tasks, "seed": 0, "stream": stream}

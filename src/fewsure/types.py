@@ -22,6 +22,11 @@ Noise = dict[str, Tensor]
 Info = dict[str, Tensor]
 """Scalars that a person wants to see, by name. Nothing is computed from them."""
 
+Facts = dict[str, Tensor]
+"""What is known of a task and no method sees, by name: its true function, the classes it was made from."""
+
+Kind = Literal["regression", "classification"]
+
 
 class Batch(NamedTuple):
     """Labelled examples: x of shape (N, *D); y of shape (N, 1) for regression, (N,) of class numbers otherwise."""
@@ -74,6 +79,18 @@ class Network(Protocol):
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         """Outputs (N, C) of the network with weights `params` at inputs (N, *D)."""
 
+    @property
+    def embedding(self) -> "Network":
+        """The same network without its last, linear layer."""
+
+    @property
+    def transductive(self) -> bool:
+        """Whether an output depends on the other inputs of its batch."""
+
+    @property
+    def convolutional(self) -> bool:
+        """Whether it convolves; many networks at once are then slower on a CPU than one after the other."""
+
 
 PerExample = Callable[[Tensor, Tensor], Tensor]
 """(output (N, C), y) → losses (N,)."""
@@ -86,6 +103,9 @@ class Model(NamedTuple):
     loss: PerExample
     bounded_loss: PerExample
     """A smooth stand-in for `loss` with values in [0, 1], for which the PAC-Bayes theorems hold as they stand."""
+    kind: Kind
+    outputs: int
+    """C: numbers to predict, or classes to choose from."""
 
 
 @runtime_checkable

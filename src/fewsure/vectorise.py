@@ -1,7 +1,7 @@
 """From one task to many: the only place that knows of the task dimension.
 
-`for_each_task` turns a function of one task into one of a whole meta-batch, by `torch.func.vmap` or by a plain loop.
-Random numbers are arguments, so both give the same numbers, whatever the chunk size.
+`for_each` turns a function of one task into one of a whole meta-batch, by `torch.func.vmap` or by a plain loop. Random
+numbers are arguments, so both give the same numbers.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,20 +11,27 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fewsure.types import Draw, Noise, NoiseSpec
+from fewsure.types import Draw, Network, Noise, NoiseSpec
 
 
-def for_each_task(
-    function: Callable[..., Any], *, chunk_size: int | None = None, loop: bool = False
-) -> Callable[..., Any]:
+def for_each(function: Callable[..., Any], *, loop: bool = False) -> Callable[..., Any]:
     """`function(tree of one task, shared)` → a function of (tree with a leading T, shared) with results stacked."""
 
     def looped(tasks: Any, shared: Any) -> Any:
-        count = pytree.tree_leaves(tasks)[0].shape[0]
-        results = [function(take(tasks, index), shared) for index in range(count)]
+        results = [function(take(tasks, index), shared) for index in range(count(tasks))]
         return pytree.tree_map(lambda *leaves: torch.stack(leaves), *results)
 
-    return looped if loop else torch.func.vmap(function, in_dims=(0, None), chunk_size=chunk_size)
+    return looped if loop else torch.func.vmap(function, in_dims=(0, None))
+
+
+def better_looped(network: Network, device: torch.device) -> bool:
+    """Whether many networks are faster one after the other: on a CPU, those that convolve (`benchmarks/`)."""
+    return network.convolutional and device.type == "cpu"
+
+
+def count(tree: Any) -> int:
+    """T, of a tree whose leaves have a leading T."""
+    return int(pytree.tree_leaves(tree)[0].shape[0])
 
 
 def take(tree: Any, index: int | slice) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fewsure.algorithms.platipus import Platipus
+from fewsure.data.pools import Split
 from fewsure.errors import FewsureError
 from fewsure.evaluation import evaluate
 from fewsure.experiment import GROUPS, Experiment
@@ -25,9 +26,9 @@ WITHOUT_EFFECT = ("chunk_size", "cuda_graph")
 class Stopped(Exception):
     """Training was asked to stop by a signal and left a checkpoint behind."""
 
-    def __init__(self, run: Run, number: int) -> None:
+    def __init__(self, folder: Path, number: int) -> None:
         super().__init__(
-            f"stopped; {run.folder} holds a checkpoint, run the command again to go on (train: with --resume)"
+            f"stopped; {folder} holds a checkpoint, run the command again to go on (train, features: with --resume)"
         )
         self.exit_code = 128 + number
 
@@ -72,7 +73,7 @@ def start_at_maml(experiment: Experiment, folder: Path) -> tuple[Experiment, Par
 
 def train_run(run: Run, device: torch.device, *, quiet: bool = False, checkpoint_every: int = 1000) -> dict[str, Any]:
     """Train to the end, or until SIGINT or SIGTERM; the last logged line."""
-    with ProgressLine(f"training {run.experiment.algorithm_name}", quiet=quiet) as line, _StopSignal() as stop:
+    with ProgressLine(f"training {run.experiment.algorithm_name}", quiet=quiet) as line, StopSignal() as stop:
 
         def show(progress: Progress) -> None:
             terms = "  ".join(f"{name} {value:.4g}" for name, value in progress.means.items())
@@ -80,7 +81,7 @@ def train_run(run: Run, device: torch.device, *, quiet: bool = False, checkpoint
 
         train(run, device, checkpoint_every=checkpoint_every, show=show, stop=stop)
     if stop.received and run.load(device).update < run.experiment.training.updates:
-        raise Stopped(run, stop.received)
+        raise Stopped(run.folder, stop.received)
     lines = run.metrics()
     if not lines:
         raise FewsureError(f"{run.folder} is trained, but its metrics.jsonl is missing or damaged; train the run anew")
@@ -88,7 +89,7 @@ def train_run(run: Run, device: torch.device, *, quiet: bool = False, checkpoint
 
 
 def evaluate_run(
-    run: Run, device: torch.device, *, tasks: int, seed: int, stream: str = "test", quiet: bool = False
+    run: Run, device: torch.device, *, tasks: int, seed: int, stream: Split = "test", quiet: bool = False
 ) -> dict[str, Any]:
     """Evaluate on unseen tasks, and keep the result in the run folder."""
     meta = run.load(device).meta
@@ -105,7 +106,7 @@ def evaluate_run(
     return summary
 
 
-class _StopSignal:
+class StopSignal:
     """Turns the first SIGINT or SIGTERM into a flag, so that the update in hand is finished; a second one kills."""
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -114,7 +115,7 @@ class _StopSignal:
     def __call__(self) -> bool:
         return self.received > 0
 
-    def __enter__(self) -> "_StopSignal":
+    def __enter__(self) -> "StopSignal":
         self._before = {number: signal.signal(number, self._receive) for number in self.SIGNALS}
         return self
 

@@ -6,6 +6,7 @@ from fewsure.algorithms.abml import Abml
 from fewsure.algorithms.bmaml import Bmaml
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.platipus import Platipus
+from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
 from fewsure.algorithms.vampire import Vampire
 
@@ -16,5 +17,6 @@ ALGORITHMS: dict[str, type[Any]] = {
     "vampire": Vampire,
     "platipus": Platipus,
     "bmaml": Bmaml,
+    "protonet": ProtoNet,
 }
 """Name on the command line → the dataclass of hyper-parameters that is the method."""

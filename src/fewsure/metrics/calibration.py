@@ -1,11 +1,15 @@
 """Does the model know how sure it is? Reliability and calibration errors."""
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional
 from torch.special import ndtr
 
 LEVELS = tuple(level / 10 for level in range(11))
-"""The quantile levels of the paper's reliability diagram: 0, 0.1, …, 1."""
+"""The quantile levels of the paper's reliability diagram of regression: 0, 0.1, …, 1."""
+BINS = 10
+"""Equal-width bins of confidence in the paper's reliability diagram of classification."""
 
 
 def quantile_reliability(
@@ -17,7 +21,6 @@ def quantile_reliability(
     around the noise-free truth with the observation noise's standard deviation, averaged over x. A calibrated model
     gives the levels back; a deterministic one about ½ at every level.
 
-    >>> import torch
     >>> quantile_reliability(torch.zeros(1, 1), torch.zeros(1), noise_std=0.3)[[0, 10]]
     tensor([0.5000, 0.5000])
     """
@@ -28,13 +31,55 @@ def quantile_reliability(
 def calibration_errors(observed: Float[Tensor, "*B L"]) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
     """(ECE, MCE): the unweighted mean and the maximum over levels of |level − observed|.
 
-    >>> import torch
     >>> ece, mce = calibration_errors(torch.full((11,), 0.5))
     >>> round(float(ece), 4), float(mce)
     (0.2727, 0.5)
     """
     gap = (observed - observed.new_tensor(LEVELS)).abs()
     return gap.mean(-1), gap.amax(-1)
+
+
+def binned(confidence: Float[Tensor, " N"], correct: Bool[Tensor, " N"]) -> Float[Tensor, "bins 3"]:
+    """Number of examples, sum of confidence and number of correct ones in each bin of equal width over [0, 1].
+
+    A bin holds its lower edge; the last one holds both, so that confidence 1 has no bin of its own. Tables of several
+    tasks add up.
+
+    >>> binned(torch.tensor([0.95, 1.0, 0.2]), torch.tensor([True, False, True]))[[2, 9]]
+    tensor([[1.0000, 0.2000, 1.0000],
+            [2.0000, 1.9500, 1.0000]])
+    """
+    bins = (confidence * BINS).long().clamp(0, BINS - 1)
+    member = functional.one_hot(bins, BINS).to(confidence.dtype)
+    return member.T @ torch.stack([torch.ones_like(confidence), confidence, correct.to(confidence.dtype)], dim=-1)
+
+
+def binned_errors(table: Float[Tensor, "*B bins 3"]) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+    """(ECE, MCE) of a table that `binned` made, over bins that are not empty.
+
+    ECE is the mean of |confidence − accuracy| weighted by a bin's share of the examples, MCE the maximum.
+
+    >>> ece, mce = binned_errors(binned(torch.ones(4), torch.tensor([True, True, True, False])))
+    >>> float(ece), float(mce)
+    (0.25, 0.25)
+    """
+    count, confidence, correct = table.unbind(-1)
+    gap = (confidence - correct).abs()
+    return gap.sum(-1) / count.sum(-1), torch.where(count > 0, gap / count, 0).amax(-1)
+
+
+def adaptive_calibration_error(
+    confidence: Float[Tensor, " N"], correct: Bool[Tensor, " N"], bins: int = BINS
+) -> Float[Tensor, ""]:
+    """ECE over bins that hold equally many examples (to within one), in the order of their confidence.
+
+    >>> adaptive_calibration_error(torch.tensor([0.5, 0.5, 1.0, 1.0]), torch.tensor([True, False, True, True]), bins=2)
+    tensor(0.)
+    """
+    order = confidence.argsort()
+    gap = (confidence - correct.to(confidence.dtype))[order].double()
+    total = torch.stack([part.sum().abs() for part in gap.tensor_split(bins)]).sum()
+    return (total / len(confidence)).to(confidence.dtype)
 
 
 def _quantiles(predictions: Float[Tensor, "S N"]) -> Float[Tensor, "L N"]:

@@ -1,5 +1,6 @@
 """From one value per task to a mean and its 95 % interval."""
 
+from collections.abc import Callable
 from typing import TypedDict
 
 import torch
@@ -7,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fewsure import streams
-from fewsure.metrics.calibration import calibration_errors
 
 BOOTSTRAP = 1000
 """Resamples of the tasks behind the intervals of ECE and MCE."""
@@ -30,15 +30,20 @@ def mean_over_tasks(values: Float[Tensor, " T"]) -> Mean:
     return {"mean": float(values.double().mean()), "ci95": round(1.96 * float(error), 12)}
 
 
-def calibration_intervals(reliability: Float[Tensor, "T L"]) -> tuple[list[float], list[float]]:
-    """95 % bootstrap intervals of (ECE, MCE) over tasks: [2.5 %, 97.5 %] of resamples with replacement.
+def bootstrap_intervals(
+    records: Float[Tensor, "T *D"], errors: Callable[[Tensor], tuple[Tensor, ...]]
+) -> tuple[list[float], ...]:
+    """95 % bootstrap intervals of statistics of the sum of one record per task, such as (ECE, MCE).
 
-    The errors are not means over tasks (the reliability is averaged first), so they have no standard error.
+    [2.5 %, 97.5 %] over resamples of the tasks with replacement. Calibration errors are not means over tasks (what they
+    compare is averaged first), so they have no standard error.
     """
-    rows, generator = reliability.double().cpu(), streams.generator(0, "bootstrap")
-    resampled = torch.stack(
-        [rows[torch.randint(len(rows), (len(rows),), generator=generator)].mean(0) for _ in range(BOOTSTRAP)]
-    )
+    generator, tasks = streams.generator(0, "bootstrap"), len(records)
+    rows = records.double().cpu().flatten(1)
+    totals = []
+    for _ in range(BOOTSTRAP):
+        drawn = torch.randint(tasks, (tasks,), generator=generator)
+        totals.append(torch.bincount(drawn, minlength=tasks).double() @ rows)
+    found = errors(torch.stack(totals).reshape(BOOTSTRAP, *records.shape[1:]))
     edges = torch.tensor([0.025, 0.975], dtype=torch.float64)
-    ece, mce = calibration_errors(resampled)
-    return ece.quantile(edges).tolist(), mce.quantile(edges).tolist()
+    return tuple(error.quantile(edges).tolist() for error in found)

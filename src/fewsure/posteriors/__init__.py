@@ -1,14 +1,16 @@
 """Families of task-specific posteriors q(w; λ): how to draw a base network's weights from the parameters λ."""
 
-import torch
 from torch import Tensor
 
 from fewsure.types import Network, Params
+from fewsure.vectorise import better_looped, for_each
 
 
 def outputs(network: Network, weights: Params, x: Tensor) -> Tensor:
     """Outputs (S, N, C) of S networks, whose weights are stacked in `weights`, at the same inputs."""
-    return torch.func.vmap(network, in_dims=(0, None))(weights, x)
+    loop = better_looped(network, x.device)
+    stacked: Tensor = for_each(lambda sample, x: network(sample, x), loop=loop)(weights, x)
+    return stacked
 
 
 def stack_one(weights: Params) -> Params:

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from fewsure.metrics.calibration import LEVELS
 from fewsure.report.drawing import QUIET, WIDTH, legend_below, plain, run_handles, tidy
-from fewsure.report.reference import printed_once
+from fewsure.report.reference import Printed, printed_once
 from fewsure.report.styles import RunStyle
 from fewsure.report.unseen import UnseenTasks
 
@@ -48,37 +48,46 @@ def predictions_figure(predictions: Sequence[UnseenTasks], styles: Sequence[RunS
 
 
 def comparison_figure(results: Sequence[Mapping[str, Any]], styles: Sequence[RunStyle]) -> Figure:
-    """MSE, ECE and MCE, and reliability of evaluations; the paper's figures below ours, in the same colour."""
-    bars = _bars(results, styles)
+    """Error or accuracy, ECE and MCE, and reliability of evaluations on one kind of task.
+
+    The paper's figures stand below ours, in the same colour.
+    """
+    classifies = "accuracy" in results[0]
+    bars = _bars(results, styles, "accuracy" if classifies else "mse")
     figure = Figure(figsize=(WIDTH, max(4.2, 0.5 * len(bars) + 2.2)), layout="constrained")
-    error = figure.add_subplot(1, 3, 1)
-    calibration = figure.add_subplot(1, 3, 2, sharey=error)
+    score = figure.add_subplot(1, 3, 1)
+    calibration = figure.add_subplot(1, 3, 2, sharey=score)
     reliability = figure.add_subplot(1, 3, 3)
 
     for position, bar in enumerate(bars):
-        _draw_bar(error, bar, position, 0.7, bar.mse, "{:.2f}")
-        _draw_bar(calibration, bar, position - 0.2, 0.36, bar.ece, "ECE {:.3f}")
-        _draw_bar(calibration, bar, position + 0.2, 0.36, bar.mce, "MCE {:.3f}")
-    error.set_yticks(range(len(bars)), [plain(bar.label) for bar in bars])
-    error.invert_yaxis()
+        _draw_bar(score, bar, position, 0.7, bar.score, "{:.4f}" if classifies else "{:.2f}")
+        for offset, name, error in ((-0.2, "ECE", bar.ece), (0.2, "MCE", bar.mce)):
+            if error is not None:
+                _draw_bar(calibration, bar, position + offset, 0.36, error, name + " {:.3f}")
+    score.set_yticks(range(len(bars)), [plain(bar.label) for bar in bars])
+    score.invert_yaxis()
     calibration.tick_params(labelleft=False)
-    for axes in (error, calibration):
+    for axes in (score, calibration):
         axes.set_xlim(0, 1.4 * axes.dataLim.x1)  # room for the numbers behind the bars
         tidy(axes, grid="x")
-    error.set(title="Error (lower is better)", xlabel="mean squared error")
+    if classifies:
+        score.set(title="Accuracy (higher is better)", xlabel="share of query points")
+    else:
+        score.set(title="Error (lower is better)", xlabel="mean squared error")
     calibration.set(title="Calibration (lower is better)", xlabel="calibration error")
 
     curves = [Line2D([0, 1], [0, 1], color=QUIET, linestyle="--", linewidth=1, label="perfectly calibrated")]
     for bar in bars:
-        curve = Line2D(LEVELS, bar.observed, color=bar.colour, linewidth=2, label=plain(bar.label))
-        curve.set_linestyle(":" if bar.is_paper else "-")
+        curve = Line2D(*bar.reliability, color=bar.colour, linewidth=2, label=plain(bar.label))
+        curve.set(linestyle=":" if bar.is_paper else "-", marker="o" if classifies else "", markersize=4)
         curves.append(curve)
     for curve in curves:
         reliability.add_line(curve)
-    reliability.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title="Reliability", xlabel="expected probability")
-    reliability.set_ylabel("observed probability")
+    reliability.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title="Reliability")
+    reliability.set_xlabel("confidence" if classifies else "expected probability")
+    reliability.set_ylabel("accuracy" if classifies else "observed probability")
     tidy(reliability)
-    legend_below(figure, curves, columns=5)
+    legend_below(figure, [curve for curve in curves if len(curve.get_xdata()) > 0], columns=5)  # type: ignore[arg-type]
     return figure
 
 
@@ -96,22 +105,32 @@ class _Bar(NamedTuple):
     label: str
     colour: str
     is_paper: bool
-    mse: _Value
-    ece: _Value
-    mce: _Value
-    observed: Sequence[float]
+    score: _Value
+    ece: _Value | None
+    mce: _Value | None
+    reliability: tuple[Sequence[float], Sequence[float]]
 
 
-def _bars(results: Sequence[Mapping[str, Any]], styles: Sequence[RunStyle]) -> list[_Bar]:
+def _bars(results: Sequence[Mapping[str, Any]], styles: Sequence[RunStyle], score: str) -> list[_Bar]:
     bars = []
     for result, printed, style in zip(results, printed_once(results), styles, strict=True):
-        mse = _Value(result["mse"]["mean"], result["mse"]["ci95"], result["mse"]["ci95"])
+        value = _Value(result[score]["mean"], result[score]["ci95"], result[score]["ci95"])
         ece, mce = (_with_interval(result[name], result[f"{name}_ci95"]) for name in ("ece", "mce"))
-        bars.append(_Bar(style.label, style.colour, False, mse, ece, mce, result["reliability"]["observed"]))
-        if printed:
-            errors = (_Value(printed.mse), _Value(printed.ece), _Value(printed.mce))
-            bars.append(_Bar(f"paper: {printed.name}", style.colour, True, *errors, printed.reliability))
+        bars.append(_Bar(style.label, style.colour, False, value, ece, mce, _reliability(result["reliability"])))
+        if printed is not None:
+            printed_ece, printed_mce = (None if e is None else _Value(e) for e in (printed.ece, printed.mce))
+            rows = (LEVELS, printed.reliability) if isinstance(printed, Printed) else ((), ())
+            own = _Value(getattr(printed, score))
+            bars.append(_Bar(f"paper: {printed.name}", style.colour, True, own, printed_ece, printed_mce, rows))
     return bars
+
+
+def _reliability(table: Mapping[str, Sequence[float | None]]) -> tuple[Sequence[float], Sequence[float]]:
+    """What was expected and what was observed, at each level or in each bin that is not empty."""
+    expected, observed = ("levels", "observed") if "levels" in table else ("confidence", "accuracy")
+    pairs = zip(table[expected], table[observed], strict=True)
+    filled = [(x, y) for x, y in pairs if x is not None and y is not None]
+    return [x for x, _ in filled], [y for _, y in filled]
 
 
 def _with_interval(value: float, interval: Sequence[float]) -> _Value:

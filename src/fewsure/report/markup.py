@@ -6,18 +6,26 @@ from html import escape
 from importlib import resources
 from typing import Any, NamedTuple
 
-from fewsure.report.reference import printed_for
+from fewsure.report.reference import Printed, PrintedAccuracy, printed_for
 from fewsure.report.styles import RunStyle, display_name
-from fewsure.report.tables import COUNTS, HEADERS, evaluation_rows, mean_cell
-from fewsure.training.runs import Run
+from fewsure.report.tables import Table, evaluation_tables, mean_cell, setting
+from fewsure.training.runs import Checkpoint, Run
 from fewsure.version import __version__
 
 PROTOCOL = """
-Every number in the table is over tasks that training never saw. The headline protocol: each run adapts to a task's
-support points, then 32 functions are sampled from the task's posterior (a point estimate has one); no observation noise
-is added to them, and there is no post-hoc scaling. MSE is the error of their mean against noisy labels. Reliability is
-the share of noisy observations below each quantile of the samples; ECE is the mean over the 11 levels of the distance
-between level and share, MCE the largest. Intervals are 95 % intervals over tasks.
+Every number in the tables is over tasks that training never saw. Intervals are 95 % intervals over tasks.
+"""
+REGRESSION = """
+The headline protocol: each run adapts to a task's support points, then 32 functions are sampled from the task's
+posterior (a point estimate has one); no observation noise is added to them, and there is no post-hoc scaling. MSE is
+the error of their mean against noisy labels. Reliability is the share of noisy observations below each quantile of the
+samples; ECE is the mean over the 11 levels of the distance between level and share, MCE the largest.
+"""
+CLASSIFICATION = """
+Classes are those of a split that training never saw. Class probabilities are averaged over 32 networks sampled from a
+task's posterior (a point estimate has one). Calibration is pooled over the query points of all tasks, in 10 bins of
+confidence: ECE is the mean distance between confidence and accuracy, weighted by the points in a bin, MCE the largest.
+Transductive runs normalise a query set by its own statistics, so a prediction depends on the other queries.
 """
 ESTIMATE = """
 SImPa's reported bound is an estimate, not a guarantee: its KL divergence is estimated from samples and can be too low,
@@ -38,8 +46,7 @@ class RunFacts(NamedTuple):
 
     run: Run
     style: RunStyle
-    update: int
-    """Updates behind its checkpoint."""
+    checkpoint: Checkpoint
     metrics: Sequence[Mapping[str, Any]]
     result: Mapping[str, Any]
     """Its evaluation."""
@@ -58,6 +65,8 @@ def page(facts: Sequence[RunFacts], figures: Sequence[PageFigure]) -> str:
     style = (resources.files("fewsure.report") / "page.css").read_text(encoding="utf-8")
     title = "fewsure: " + ", ".join(fact.style.label for fact in facts)
     notes = [PROTOCOL]
+    notes += [REGRESSION] if any("mse" in fact.result for fact in facts) else []
+    notes += [CLASSIFICATION] if any("accuracy" in fact.result for fact in facts) else []
     notes += [WITH_NOISE] if any("with_noise" in fact.result for fact in facts) else []
     notes += [ESTIMATE] if any("bound" in _last(fact) for fact in facts) else []
     return "\n".join(
@@ -71,7 +80,7 @@ def page(facts: Sequence[RunFacts], figures: Sequence[PageFigure]) -> str:
             "</ul>",
             *([f'<p class="notice">{escape(DIFFERENT_TASKS.strip())}</p>'] if _tasks_differ(facts) else []),
             "<h2>Comparison</h2>",
-            _table([{**fact.result, "label": fact.style.label} for fact in facts]),
+            *_tables([{**fact.result, "label": fact.style.label} for fact in facts]),
             *(f"<p>{escape(note.strip())}</p>" for note in notes),
             *(_figure(figure) for figure in figures),
             "<h2>How this was made</h2>",
@@ -84,17 +93,31 @@ def page(facts: Sequence[RunFacts], figures: Sequence[PageFigure]) -> str:
 def summary(fact: RunFacts) -> str:
     """One sentence: how good, how well calibrated, beside the paper, after how much training."""
     result, printed = fact.result, printed_for(fact.result)
-    paper_mse, paper_ece = (f" (paper: {printed.mse:.2f})", f" (paper: {printed.ece:.4f})") if printed else ("", "")
     surety = "" if result["samples"] > 1 else "; being a point estimate, it cannot say how sure it is"
+    if "accuracy" in result:
+        surety = "; it predicts a query set as a whole (transductive)" if result["transductive"] else ""
     planned = fact.run.experiment.training.updates
-    progress = f"{fact.update:,} updates" if fact.update == planned else f"only {fact.update:,} of {planned:,} updates"
+    progress = (
+        f"{fact.checkpoint.update:,} updates"
+        if fact.checkpoint.update == planned
+        else f"only {fact.checkpoint.update:,} of {planned:,} updates"
+    )
     label, method = fact.style.label, display_name(result["algorithm"])
     name = label if label == method else f"{label} ({method})"
+    paper_ece = f" (paper: {printed.ece:.4f})" if printed and printed.ece is not None else ""
     return (
-        f"{name} has a mean squared error of {mean_cell(result['mse']).strip()}{paper_mse} and an expected "
-        f"calibration error of {result['ece']:.4f}{paper_ece} on {result['tasks']:,} unseen {result['shot']}-shot "
-        f"{result['data']} tasks, after {progress}{surety}."
+        f"{name} has {_score(result, printed)} and an expected calibration error of {result['ece']:.4f}{paper_ece} on "
+        f"{result['tasks']:,} unseen tasks ({setting(result)}), after {progress}{surety}."
     )
+
+
+def _score(result: Mapping[str, Any], printed: Printed | PrintedAccuracy | None) -> str:
+    if "accuracy" in result:
+        accuracy = result["accuracy"]
+        paper = f" (paper: {printed.accuracy:.2%})" if isinstance(printed, PrintedAccuracy) else ""
+        return f"an accuracy of {accuracy['mean']:.2%} ± {accuracy['ci95']:.2%}{paper}"
+    paper = f" (paper: {printed.mse:.2f})" if isinstance(printed, Printed) else ""
+    return f"a mean squared error of {mean_cell(result['mse']).strip()}{paper}"
 
 
 def _tasks_differ(facts: Sequence[RunFacts]) -> bool:
@@ -110,15 +133,19 @@ def _swatch(style: RunStyle) -> str:
     return f'<span class="swatch" style="background: {style.colour}"></span>'
 
 
-def _table(results: Sequence[Mapping[str, Any]]) -> str:
-    counts = range(len(HEADERS))[COUNTS]
+def _tables(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    tables = evaluation_tables(results)
+    titles = [f"<h3>{escape(table.title)}</h3>\n" if len(tables) > 1 else "" for table in tables]
+    return [title + _table(table) for title, table in zip(titles, tables, strict=True)]
 
+
+def _table(table: Table) -> str:
     def cells(tag: str, row: Sequence[str]) -> str:
-        kinds = (' class="count"' if column in counts else "" for column in range(len(row)))
+        kinds = (' class="count"' if table.is_count(column) else "" for column in range(len(row)))
         return "".join(f"<{tag}{kind}>{escape(cell.strip())}</{tag}>" for kind, cell in zip(kinds, row, strict=True))
 
-    lines = ['<div class="wide">', "<table>", f"<thead><tr>{cells('th', HEADERS)}</tr></thead>", "<tbody>"]
-    for row in evaluation_rows(results):
+    lines = ['<div class="wide">', "<table>", f"<thead><tr>{cells('th', table.headers)}</tr></thead>", "<tbody>"]
+    for row in table.rows:
         opening = "<tr>" if row.is_headline else '<tr class="aside">'
         lines.append(f"{opening}{cells('td', row.cells)}</tr>")
     return "\n".join([*lines, "</tbody>", "</table>", "</div>"])
@@ -142,7 +169,7 @@ def _made_how(fact: RunFacts) -> dict[str, str]:
     facts = {
         "run folder": str(fact.run.folder),
         "preset": fact.run.experiment.preset,
-        "updates": f"{fact.update:,} of {training.updates:,}",
+        "updates": f"{fact.checkpoint.update:,} of {training.updates:,}",
         "training seed": str(training.seed),
         "training": f"{last['seconds']:,.0f} s on {last['device']}, fewsure {fact.run.version}"
         if last

@@ -1,5 +1,6 @@
 """From run folders to a report: evaluate what is not evaluated yet, draw, and write the page and its figures."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from fewsure.report.drawing import figure_png
 from fewsure.report.figures import comparison_figure, predictions_figure
 from fewsure.report.markup import PageFigure, RunFacts, page
 from fewsure.report.styles import run_styles
+from fewsure.report.tables import setting
 from fewsure.report.unseen import predict_unseen
 from fewsure.training.runs import Run
 from fewsure.workflow import evaluate_run
@@ -40,25 +42,11 @@ def write_report(
     styles = run_styles([run.experiment.algorithm_name for run in runs], [run.folder for run in runs])
     results = [run.evaluation() or evaluate_run(run, device, tasks=tasks, seed=seed, quiet=quiet) for run in runs]
     facts = [
-        RunFacts(run, style, checkpoint.update, run.metrics(), result)
+        RunFacts(run, style, checkpoint, run.metrics(), result)
         for run, style, checkpoint, result in zip(runs, styles, checkpoints, results, strict=True)
     ]
-    predictions = [
-        predict_unseen(run.experiment, checkpoint.meta, tasks=DRAWN_TASKS, seed=seed)
-        for run, checkpoint in zip(runs, checkpoints, strict=True)
-    ]
     figures = [
-        PageFigure(
-            "predictions",
-            figure_png(predictions_figure(predictions, styles)),
-            f"Predictions on {DRAWN_TASKS} unseen tasks after adapting to the support points (the paper's Figure 1).",
-        ),
-        PageFigure(
-            "comparison",
-            figure_png(comparison_figure(results, styles)),
-            "Error, calibration and reliability on unseen tasks, with 95 % intervals (the paper's Figure 2). "
-            "Hatched bars and dotted lines are the paper's printed values; where there are none, the paper has none.",
-        ),
+        *(figure for group in _by_setting(facts) for figure in _setting_figures(group, seed)),
         PageFigure(
             "learning_curves",
             figure_png(learning_curves_figure([fact.metrics for fact in facts], styles)),
@@ -71,6 +59,42 @@ def write_report(
             write_atomically(path, figure.png)
         write_atomically(out, page(facts, figures))
     return [out, *paths]
+
+
+def _by_setting(facts: list[RunFacts]) -> list[list[RunFacts]]:
+    """The runs of each kind of task."""
+    groups: dict[str, list[RunFacts]] = {}
+    for fact in facts:
+        groups.setdefault(setting(fact.result), []).append(fact)
+    return list(groups.values())
+
+
+def _setting_figures(facts: list[RunFacts], seed: int) -> list[PageFigure]:
+    """What runs on one kind of task predict, where that can be drawn, and how they compare."""
+    styles, title = [fact.style for fact in facts], setting(facts[0].result)
+    name = re.sub(r"\W+", "_", title)
+    figures = []
+    if "mse" in facts[0].result:
+        predictions = [
+            predict_unseen(fact.run.experiment, fact.checkpoint.meta, tasks=DRAWN_TASKS, seed=seed) for fact in facts
+        ]
+        figures.append(
+            PageFigure(
+                f"predictions_{name}",
+                figure_png(predictions_figure(predictions, styles)),
+                f"{title}: predictions on {DRAWN_TASKS} unseen tasks after adapting to the support points (the paper's "
+                "Figure 1).",
+            )
+        )
+    score, number = ("accuracy", 3) if "accuracy" in facts[0].result else ("error", 2)
+    comparison = PageFigure(
+        f"comparison_{name}",
+        figure_png(comparison_figure([fact.result for fact in facts], styles)),
+        f"{title}: {score}, calibration and reliability on unseen tasks, with 95 % intervals (the paper's Figure "
+        f"{number}). Hatched bars and dotted lines are the paper's printed values; where there are none, the paper has "
+        "none.",
+    )
+    return [*figures, comparison]
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from itertools import groupby
 from statistics import mean, stdev
 from typing import Any
 
-from fewsure.report.reference import printed_for
+from fewsure.report.reference import Printed, printed_for
 from fewsure.report.styles import display_name
 
 Row = Mapping[str, Any]
@@ -99,7 +99,7 @@ def _name(row: Row) -> str:
 
 def _entry_row(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
     printed = printed_for(rows[0]) if name == display_name(rows[0]["algorithm"]) else None
-    paper = f"{printed.mse:.2f} / {printed.ece:.3f} / {printed.mce:.3f}" if printed else "–"
+    paper = f"{printed.mse:.2f} / {printed.ece:.3f} / {printed.mce:.3f}" if isinstance(printed, Printed) else "–"
     scores = (_over_seeds(rows, *key) for key in (("mse", "mean"), ("ece",), ("mce",), ("nll", "mean")))
     return (name, str(len(rows)), str(rows[0]["samples"]), *scores, paper)
 

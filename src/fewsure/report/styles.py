@@ -5,8 +5,6 @@ from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
-from fewsure.report.reference import SINE_LINE_5_SHOT
-
 
 class RunStyle(NamedTuple):
     """A name that no other run of the report has, and a colour."""
@@ -18,6 +16,7 @@ class RunStyle(NamedTuple):
 # Okabe and Ito's palette, which people with any kind of colour vision can tell apart. Its black is the truth's, and its
 # yellow is too pale for a line on white.
 VERMILLION, BLUE, GREEN, ORANGE, PURPLE, SKY = "#D55E00", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
+GREY = "#777777"
 DARKER = ("#5F2A00", "#003A5C", "#00513B", "#735000", "#70405B", "#1F5F85")
 
 ALGORITHM_COLOURS = {
@@ -27,6 +26,7 @@ ALGORITHM_COLOURS = {
     "bmaml": ORANGE,
     "abml": PURPLE,
     "vampire": SKY,
+    "protonet": GREY,
 }
 """Each algorithm's own colour, in every figure of every report."""
 SPARE_COLOURS = (GREEN, PURPLE, SKY, ORANGE, BLUE, VERMILLION, *DARKER)
@@ -50,8 +50,12 @@ def run_styles(algorithms: Sequence[str], folders: Sequence[Path]) -> list[RunSt
 
 
 def display_name(algorithm: str) -> str:
-    """An algorithm's name as papers spell it."""
-    return SINE_LINE_5_SHOT[algorithm].name if algorithm in SINE_LINE_5_SHOT else algorithm.upper()
+    """An algorithm's name as papers spell it.
+
+    >>> display_name("simpa"), display_name("abml")
+    ('SImPa', 'ABML')
+    """
+    return {"simpa": "SImPa", "protonet": "ProtoNet"}.get(algorithm, algorithm.upper())
 
 
 def _colours(algorithms: Sequence[str]) -> list[str]:

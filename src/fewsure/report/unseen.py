@@ -11,7 +11,7 @@ from fewsure.devices import device_of
 from fewsure.evaluation import UnseenBlock, shared_noise, unseen_block
 from fewsure.experiment import Experiment
 from fewsure.types import Parts
-from fewsure.vectorise import for_each_task, take
+from fewsure.vectorise import for_each, take
 
 Array = npt.NDArray[np.float32]
 
@@ -39,10 +39,10 @@ def predict_unseen(experiment: Experiment, meta: Parts, *, tasks: int, seed: int
 
     def one_task(block: UnseenBlock, meta: Parts) -> Tensor:
         posterior = algorithm.adapt(meta, model, block.task.support, shared | block.noise)
-        return algorithm.predict(posterior, model, block.truth.x, block.prediction_noise)
+        return algorithm.predict(posterior, model, block.facts["grid"], block.prediction_noise)
 
     block = take(unseen_block(experiment, 0, seed, "test", device), slice(0, tasks))
     with torch.no_grad():
-        predictions = for_each_task(one_task)(block, meta)
-    drawn = (*block.task.support, *block.truth, predictions)
+        predictions = for_each(one_task)(block, meta)
+    drawn = (*block.task.support, block.facts["grid"], block.facts["truth"], predictions)
     return UnseenTasks(*(values.squeeze(-1).cpu().numpy() for values in drawn))

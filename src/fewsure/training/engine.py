@@ -1,13 +1,15 @@
 """The meta-step: one-task code, vectorised over a meta-batch, averaged and differentiated."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from fewsure.types import Algorithm, Info, Model, Noise, Parts, Stage, Task
-from fewsure.vectorise import for_each_task
+from fewsure.vectorise import better_looped, count, for_each, take
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,12 @@ class Engine:
     loop: bool = False
     """One task after another instead of vectorised. The numbers do not depend on it."""
 
+    @classmethod
+    def fastest(cls, algorithm: Algorithm, model: Model, device: torch.device, chunk_size: int | None) -> "Engine":
+        """Vectorised or looped, whichever is faster for the model on the device."""
+        loop = better_looped(model.network, device)
+        return cls(algorithm, model, 1 if loop else chunk_size, loop)
+
     def loss(self, meta: Parts, tasks: Task, shared: Noise, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         """The upper-level loss averaged over the tasks of a meta-batch, and each scalar of its info likewise."""
 
@@ -28,12 +36,24 @@ class Engine:
             task, own = task_and_noise
             return self.algorithm.loss(meta, self.model, task, shared | own, stage)
 
-        every_task = for_each_task(one_task, chunk_size=self.chunk_size, loop=self.loop)
-        losses, info = every_task((tasks, noise), meta)
+        losses, info = for_each(one_task, loop=self.loop)((tasks, noise), meta)
         return losses.mean(), {name: value.mean() for name, value in info.items()}
 
     def gradient(self, meta: Parts, tasks: Task, shared: Noise, noise: Noise, stage: Stage) -> tuple[Parts, Info]:
-        """The gradient of `loss` in every meta-parameter, and its info."""
-        gradient: Any = torch.func.grad(self.loss, has_aux=True)
-        parts, info = gradient(meta, tasks, shared, noise, stage)
-        return parts, {name: value.detach() for name, value in info.items()}
+        """The gradient of `loss` in every meta-parameter, and its info: the sum of what each chunk of tasks adds."""
+        total = count(tasks)
+        size = min(self.chunk_size or total, total)
+
+        def of_chunk(first: int) -> Any:
+            chunk = slice(first, first + size)
+            share = (min(first + size, total) - first) / total
+            gradient: Any = torch.func.grad(self.loss, has_aux=True)
+            found = gradient(meta, take(tasks, chunk), shared, take(noise, chunk), stage)
+            return pytree.tree_map(lambda value: share * value.detach(), found)
+
+        add = partial(pytree.tree_map, torch.add)
+        result = of_chunk(0)
+        for first in range(size, total, size):
+            result = add(result, of_chunk(first))
+        parts, info = result
+        return parts, info

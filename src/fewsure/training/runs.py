@@ -160,6 +160,14 @@ class Run:
         write_atomically(self.folder / "evaluation.safetensors", save(records))
         write_atomically(self.folder / "evaluation.json", json.dumps(summary, indent=1) + "\n")
 
+    def evaluation_records(self) -> dict[str, Tensor]:
+        """What the last `fewsure evaluate` found of each task."""
+        path = self.folder / "evaluation.safetensors"
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise FewsureError(f"{path} cannot be read ({error}); run `fewsure evaluate {self.folder}`") from error
+
     def forget_evaluation(self) -> None:
         """Remove what was found of earlier meta-parameters."""
         for name in ("evaluation.json", "evaluation.safetensors"):

@@ -29,8 +29,10 @@ class MetaUpdate:
         self._experiment = experiment
         self._meta = meta
         self._optimiser = optimiser
-        self._engine = Engine(experiment.algorithm, experiment.model, chunk_size=experiment.training.chunk_size)
-        self._noise_spec = experiment.algorithm.noise(experiment.model)
+        algorithm, model = experiment.algorithm, experiment.training_model
+        self._engine = Engine.fastest(algorithm, model, device, experiment.training.chunk_size)
+        self._noise_spec = algorithm.noise(model)
+        self._tasks = experiment.data.tasks("train", device)
         self._generator = torch.Generator(device)
         self._update = torch.zeros((), dtype=torch.long, device=device)
         self._records = device.type == "cuda" and experiment.training.cuda_graph
@@ -83,7 +85,7 @@ class MetaUpdate:
 
     def _make(self) -> None:
         tasks = self._experiment.training.tasks
-        meta_batch = self._experiment.data.sample(tasks, self._generator)
+        meta_batch, _ = self._tasks.sample(tasks, self._generator)
         shared, noise = draw_noise(self._noise_spec, tasks, self._generator)
         gradient, info = self._engine.gradient(self._meta, meta_batch, shared, noise, Stage(self._update, tasks))
         norm = self._optimiser.step(gradient, self._experiment.training.clip_norm)

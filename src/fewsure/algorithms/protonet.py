@@ -1,0 +1,51 @@
+"""Prototypical networks (Snell, Swersky and Zemel, 2017, "Prototypical networks for few-shot learning").
+
+prototype of class c:    μ_c = mean of f(x) over the support examples of c                 (Eq. 1)
+class of a query x:      p(c | x) = softmax over classes of −‖f(x) − μ_c‖²                 (Eq. 2)
+training:                min −ln p(y | x) over the query examples
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Parts, Stage, Task
+
+
+@dataclass(frozen=True)
+class ProtoNet:
+    """Prototypical networks (Snell et al., 2017): the nearest class mean in a learned embedding.
+
+    The embedding is the base network without its last layer. A task's posterior is its prototypes, so nothing is
+    trained on a new task, and the number of classes and examples may differ between training and testing. For
+    classification only.
+    """
+
+    def init(self, model: Model, generator: torch.Generator) -> Parts:
+        return {"embedding": model.network.embedding.init(generator)}
+
+    def noise(self, model: Model) -> NoiseSpec:
+        return NoiseSpec()
+
+    def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
+        embedded = model.network.embedding(meta["embedding"], support.x)
+        member = functional.one_hot(support.y, model.outputs).to(embedded.dtype)
+        means = member.T @ embedded / member.sum(0).unsqueeze(-1)  # Eq. (1)
+        return {"embedding": meta["embedding"], "prototypes": {"mean": means}}
+
+    def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
+        posterior = self.adapt(meta, model, task.support, noise)
+        (logits,) = self.predict(posterior, model, task.query.x, noise)
+        loss = model.loss(logits, task.query.y).mean()
+        return loss, {"loss": loss}
+
+    def prediction_noise(self, model: Model, samples: int) -> Mapping[str, Draw]:
+        return {}
+
+    def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
+        embedded = model.network.embedding(posterior["embedding"], x)
+        differences = embedded.unsqueeze(1) - posterior["prototypes"]["mean"]
+        return -differences.square().sum(-1).unsqueeze(0)  # Eq. (2), up to the softmax

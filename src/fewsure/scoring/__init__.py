@@ -1,0 +1,36 @@
+"""What is measured on a task and how it is summed up over tasks, for each kind of task."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from fewsure.data.sine_line import SineLine
+from fewsure.experiment import Experiment
+from fewsure.scoring.classification import ClassificationScorer
+from fewsure.scoring.regression import RegressionScorer
+from fewsure.types import Draw, Facts, Noise, Task
+
+Predict = Callable[[Tensor], Tensor]
+"""x (N, …) → outputs (S, N, C) of S functions from a task's posterior."""
+
+
+class Scorer(Protocol):
+    """Scores of one task, and their summary."""
+
+    @property
+    def draws(self) -> Mapping[str, Draw]:
+        """Random numbers of a task that its scores use, beside those that predictions use."""
+
+    def score(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
+        """What is recorded of one task."""
+
+    def summarise(self, records: Mapping[str, Tensor]) -> dict[str, Any]:
+        """The figures over all tasks, as JSON values."""
+
+
+def scorer(experiment: Experiment) -> Scorer:
+    """The one for an experiment's kind of task."""
+    if isinstance(experiment.data, SineLine):
+        return RegressionScorer(experiment.data.noise_std)
+    return ClassificationScorer()

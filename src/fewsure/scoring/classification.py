@@ -1,0 +1,59 @@
+"""Scores of classification tasks, from class probabilities averaged over the sampled functions."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fewsure.metrics.calibration import BINS, adaptive_calibration_error, binned, binned_errors
+from fewsure.metrics.scores import brier_score, class_probabilities, negative_log_likelihood
+from fewsure.metrics.summary import bootstrap_intervals, mean_over_tasks
+from fewsure.types import Draw, Facts, Noise, Task
+
+
+@dataclass(frozen=True)
+class ClassificationScorer:
+    """Accuracy, likelihood and Brier score of each task; calibration pooled over the query points of all tasks."""
+
+    @property
+    def draws(self) -> Mapping[str, Draw]:
+        return {}
+
+    def score(self, predict: Callable[[Tensor], Tensor], task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
+        """`accuracy`, `nll` and `brier`; the `confidence` of each query point and whether it was `correct`."""
+        probabilities = class_probabilities(predict(task.query.x))
+        confidence, label = probabilities.max(-1)
+        correct = label == task.query.y
+        return {
+            "accuracy": correct.to(confidence.dtype).mean(),
+            "nll": negative_log_likelihood(probabilities, task.query.y),
+            "brier": brier_score(probabilities, task.query.y),
+            "confidence": confidence,
+            "correct": correct,
+            "reliability": binned(confidence, correct),
+            "classes": facts["classes"],
+        }
+
+    def summarise(self, records: Mapping[str, Tensor]) -> dict[str, Any]:
+        pooled = records["reliability"].double().sum(0)
+        ece, mce = binned_errors(pooled)
+        ece_interval, mce_interval = bootstrap_intervals(records["reliability"], binned_errors)
+        count, confidence, accuracy = pooled.unbind(-1)
+        adaptive = adaptive_calibration_error(records["confidence"].flatten(), records["correct"].flatten())
+        return {
+            "accuracy": mean_over_tasks(records["accuracy"]),
+            "nll": mean_over_tasks(records["nll"]),
+            "brier": mean_over_tasks(records["brier"]),
+            "ece": float(ece),
+            "ece_ci95": ece_interval,
+            "mce": float(mce),
+            "mce_ci95": mce_interval,
+            "adaptive_ece": float(adaptive),
+            "reliability": {
+                "edges": [edge / BINS for edge in range(BINS + 1)],
+                "confidence": [float(c / n) if n else None for c, n in zip(confidence, count, strict=True)],
+                "accuracy": [float(a / n) if n else None for a, n in zip(accuracy, count, strict=True)],
+                "weight": (count / count.sum()).tolist(),
+            },
+        }

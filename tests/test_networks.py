@@ -1,0 +1,101 @@
+"""The base networks: the paper's weight counts, and derivatives that hold under vectorisation."""
+
+import pytest
+import torch
+from torch import nn
+
+from fewsure import streams
+from fewsure.algorithms.maml import Maml
+from fewsure.algorithms.protonet import ProtoNet
+from fewsure.algorithms.simpa import Simpa
+from fewsure.data.episodes import Episodes
+from fewsure.data.pools import Pool
+from fewsure.errors import FewsureError
+from fewsure.models import classification
+from fewsure.networks import Conv4, Conv4Options, MlpOptions, Norm, weight_count
+from fewsure.types import Algorithm, Stage
+from fewsure.vectorise import draw_noise
+
+from .helpers import assert_gradient_equals_finite_differences, assert_vectorised_equals_loop
+
+NORMS: tuple[Norm, ...] = ("batch", "instance", "none")
+
+
+def test_weight_counts_are_the_papers() -> None:
+    assert weight_count(Conv4Options().build((3, 84, 84), 5)) == 32_645
+    assert weight_count(Conv4Options().build((1, 28, 28), 5)) == 28_229
+    assert weight_count(MlpOptions((128, 32)).build((640,), 5)) == 86_341
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_conv4_equals_layers_of_torch(norm: Norm) -> None:
+    network = Conv4((3, 20, 24), outputs=5, filters=6, norm=norm)
+    params = network.init(streams.generator(0, "test"))
+    kinds = {"batch": nn.BatchNorm2d, "instance": nn.InstanceNorm2d, "none": lambda filters, affine: nn.Identity()}
+    blocks = [
+        nn.Sequential(
+            nn.Conv2d(6 if block else 3, 6, 3, padding=1), kinds[norm](6, affine=False), nn.ReLU(), nn.MaxPool2d(2)
+        )
+        for block in range(4)
+    ]
+    for block, layers in enumerate(blocks):
+        layers[0].weight.data, layers[0].bias.data = params[f"{block}.weight"], params[f"{block}.bias"]
+    x = torch.rand(7, 3, 20, 24, generator=streams.generator(0, "x"))
+    with torch.no_grad():
+        embedded = nn.Sequential(*blocks, nn.Flatten())(x)
+    torch.testing.assert_close(network.embedding(params, x), embedded)
+    torch.testing.assert_close(network(params, x), embedded @ params["4.weight"] + params["4.bias"])
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_only_the_batch_norm_lets_a_prediction_depend_on_the_other_inputs(norm: Norm) -> None:
+    network = Conv4((1, 16, 16), outputs=3, filters=4, norm=norm)
+    params = network.init(streams.generator(0, "test"))
+    x = torch.rand(6, 1, 16, 16, generator=streams.generator(0, "x"))
+    alone, among_others = network(params, x[:2]), network(params, x)[:2]
+    assert network.transductive == (norm == "batch")
+    assert torch.allclose(alone, among_others, atol=1e-5) == (not network.transductive)
+
+
+def image_batch(algorithm: Algorithm, norm: Norm) -> tuple:
+    """Meta-parameters and a meta-batch of random images of 16×16 pixels, 3-way 1-shot, for a small conv4."""
+    generator = streams.generator(0, norm)
+    examples = torch.randint(256, (24, 1, 16, 16), generator=generator).to(torch.uint8)
+    pool = Pool(examples, torch.arange(5) * 6, tuple("abcd"), ("",) * 4, "")
+    model = classification(Conv4((1, 16, 16), 3, filters=2, norm=norm), 3)
+    tasks, _ = Episodes(pool, way=3, shot=1, query=2).sample(4, generator)
+    meta = algorithm.init(model, generator)
+    shared, noise = draw_noise(algorithm.noise(model), 4, generator)
+    return model, (meta, tasks, shared, noise, Stage(torch.tensor(10**6), 4))
+
+
+GENERATOR = {"latent": 3, "generator_hidden": (4,), "kl_samples": 4, "train_samples": 2}
+ALGORITHMS: dict[str, Algorithm] = {
+    "maml, first order": Maml(inner_lr=0.1, inner_steps=2),
+    "maml, second order": Maml(inner_lr=0.1, inner_steps=2, first_order=False),
+    "simpa, first order": Simpa(inner_lr=0.05, inner_steps=2, first_order=True, **GENERATOR),
+    "simpa, second order": Simpa(inner_lr=0.05, inner_steps=2, **GENERATOR),
+    "protonet": ProtoNet(),
+}
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_conv4_vectorised_equals_loop(name: str, norm: Norm) -> None:
+    model, batch = image_batch(ALGORITHMS[name], norm)
+    assert_vectorised_equals_loop(ALGORITHMS[name], model, batch)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if "first" not in name])
+def test_conv4_meta_gradients_equal_finite_differences(name: str, norm: Norm) -> None:
+    model, batch = image_batch(ALGORITHMS[name], norm)
+    # A network with many kinks is smooth over small steps only, over which differences of a large loss are rounded.
+    assert_gradient_equals_finite_differences(ALGORITHMS[name], model, batch, step=1e-7, absolute=1e-6)
+
+
+def test_images_that_four_poolings_leave_nothing_of_are_refused() -> None:
+    with pytest.raises(FewsureError, match=r"16 pixels or more.*12×20"):
+        Conv4Options().build((3, 12, 20), 5)
