@@ -1,0 +1,20 @@
+"""The commands of the command line: parse, call, print."""
+
+from fewsure.commands.common import Command
+from fewsure.commands.data import DATA, FEATURES
+from fewsure.commands.evaluate import COMPARE, EVALUATE
+from fewsure.commands.experiments import QUICKSTART, REPRODUCE
+from fewsure.commands.report import REPORT
+from fewsure.commands.train import TRAIN
+
+COMMANDS: dict[str, Command] = {
+    "quickstart": QUICKSTART,
+    "train": TRAIN,
+    "evaluate": EVALUATE,
+    "compare": COMPARE,
+    "report": REPORT,
+    "data": DATA,
+    "features": FEATURES,
+    "reproduce": REPRODUCE,
+}
+"""Name → command, in the order in which `fewsure --help` shows them."""

@@ -1,0 +1,65 @@
+"""`fewsure evaluate` and `fewsure compare`."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from fewsure.commands.common import Common, command
+from fewsure.comparison import compare_runs
+from fewsure.devices import find_device
+from fewsure.errors import require
+from fewsure.report.tables import comparison_table, evaluation_table
+from fewsure.training.runs import Run
+from fewsure.workflow import evaluate_run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Common):
+    """Adapt a trained run to unseen tasks and score its predictions: error, likelihood, calibration.
+
+    Runs that are evaluated with the same --seed see the same tasks. The result is kept in the run folder.
+
+    examples:
+      fewsure evaluate runs/simpa
+      fewsure evaluate runs/simpa --tasks 10000 --json
+    """
+
+    run: Path
+    """A run folder."""
+    tasks: int = 1000
+    """Unseen tasks."""
+    seed: int = 0
+    """Chooses tasks and noise. Test tasks have a random stream of their own, apart from training's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(Common):
+    """Test whether runs differ: a paired t-test of each score over the same unseen tasks, against the first run.
+
+    Evaluate the runs first, with the same --tasks and --seed and on the same kind of device. Calibration errors are
+    pooled over tasks, so they have no paired test; `fewsure report` shows them with their intervals.
+
+    examples:
+      fewsure compare runs/simpa runs/maml
+      fewsure compare runs/simpa runs/maml runs/protonet --json
+    """
+
+    runs: tuple[Path, ...]
+    """Run folders, two or more; each after the first is compared with the first."""
+
+
+def _evaluate(command: Evaluate) -> None:
+    require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
+    run = Run.open(command.run)
+    summary = evaluate_run(run, find_device(command.device), tasks=command.tasks, seed=command.seed, quiet=command.json)
+    print(json.dumps(summary) if command.json else evaluation_table([summary]))
+
+
+def _compare(command: Compare) -> None:
+    compared = compare_runs([Run.open(folder) for folder in command.runs])
+    text = "\n\n".join(comparison_table(comparison) for comparison in compared)
+    print(json.dumps([comparison.record() for comparison in compared]) if command.json else text)
+
+
+EVALUATE = command("evaluate", Evaluate, _evaluate)
+COMPARE = command("compare", Compare, _compare)

@@ -1,0 +1,108 @@
+"""`fewsure quickstart` and `fewsure reproduce`: whole experiments from one command."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from fewsure.commands.common import Common, command
+from fewsure.devices import find_device
+from fewsure.errors import require, require_known
+from fewsure.quickstart import quickstart
+from fewsure.report.tables import evaluation_table
+from fewsure.reproduce import TARGETS, Reproduction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quickstart(Common):
+    """Train SImPa and MAML on sine-line, compare them on unseen tasks, draw the figures: minutes on two CPU cores.
+
+    examples:
+      fewsure quickstart
+      fewsure quickstart --out somewhere --seed 1
+    """
+
+    out: Path = Path("quickstart")
+    """Where runs, results and figures go. What is there already is continued."""
+    tasks: int = 1000
+    """Unseen tasks for the comparison."""
+    seed: int = 0
+    """Seed of training and of the unseen tasks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduce(Common):
+    """Run an experiment for all its entries: tune on validation tasks, train, evaluate on unseen tasks, write it up.
+
+    `regression` is section 5.1 and Figure 2 of the paper: every method with the same number of updates and of tuning
+    trials. `ablation` changes one part of SImPa's recipe at a time. What is finished is not done again, so an
+    interrupted command goes on where it stopped, and several may work on different entries of one folder.
+
+    examples:
+      fewsure reproduce regression --device cuda                       the full setting
+      fewsure reproduce regression --budget 0.05 --seeds 1             a look at it on a CPU
+      fewsure reproduce regression --only simpa maml --device cuda     some methods now, the others later
+    """
+
+    target: str
+    """The experiment: `regression` or `ablation`."""
+    only: tuple[str, ...] = ()
+    """Methods (or variants) to run now; all if none is named."""
+    collect: bool = False
+    """Run nothing: write up what is finished in --out."""
+    budget: float = 1.0
+    """Multiplies the number of updates of every training."""
+    seeds: int = 3
+    """Trainings of each entry, with seeds 0, 1, …"""
+    tasks: int = 1000
+    """Test tasks."""
+    out: Path | None = None
+    """Where the runs and the report go; `runs/TARGET` if none."""
+    results: Path | None = None
+    """Where the list of result objects goes; `results.json` in --out if none."""
+    page: Path | None = None
+    """Where the results go as a Markdown page; `results.md` in --out if none."""
+
+
+def _quickstart(command: Quickstart) -> None:
+    require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
+    device = find_device(command.device)
+    results = quickstart(command.out, device, tasks=command.tasks, seed=command.seed, quiet=command.json)
+    print(json.dumps(results) if command.json else evaluation_table(results))
+    if not command.json:
+        print(_what_next(command.out))
+
+
+def _what_next(out: Path) -> str:
+    steps = {
+        "fewsure train simpa --out runs/simpa": "the recommended settings: best on a GPU",
+        "fewsure train simpa --preset paper --out runs/literal": "every value as the paper prints it",
+        f"fewsure evaluate {out}/simpa --tasks 10000": "tighter intervals",
+        "fewsure reproduce regression --budget 0.05 --seeds 1": "all six methods, at a small part of the budget",
+        "fewsure train simpa --help": "every option, explained",
+    }
+    width = max(map(len, steps)) + 2
+    files = f"figures  {out}/report.html and {out}/report_files/\nresults  {out}/results.json"
+    return "\n".join(["", files, "", "what to try next", *(f"  {step:<{width}}{why}" for step, why in steps.items())])
+
+
+def _reproduce(command: Reproduce) -> None:
+    require_known("target", command.target, list(TARGETS))
+    require(0 < command.budget < float("inf"), "budget", "a number above 0", command.budget)
+    require(command.seeds >= 1, "seeds", "at least 1", command.seeds)
+    require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
+    entries, compare = TARGETS[command.target]
+    for entry in command.only:
+        require_known("only", entry, list(entries()))
+    out = command.out or Path("runs") / command.target
+    device = find_device(command.device)
+    reproduction = Reproduction(out, device, command.budget, command.seeds, command.tasks, command.json)
+    for entry in () if command.collect else command.only or entries():
+        compare(reproduction, entry)
+    rows = reproduction.write(
+        command.target, command.results or out / "results.json", command.page or out / "results.md"
+    )
+    print(json.dumps(rows) if command.json else evaluation_table(rows))
+
+
+QUICKSTART = command("quickstart", Quickstart, _quickstart)
+REPRODUCE = command("reproduce", Reproduce, _reproduce)

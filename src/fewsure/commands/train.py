@@ -1,0 +1,93 @@
+"""`fewsure train`."""
+
+import inspect
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fewsure.algorithms import ALGORITHMS
+from fewsure.commands.common import Command, Common, parse
+from fewsure.devices import find_device
+from fewsure.errors import FewsureError, require, require_known
+from fewsure.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
+from fewsure.options import Parser, add_options, first_line, from_namespace
+from fewsure.training.runs import Run
+from fewsure.workflow import start_at_maml, start_run, train_run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Common):
+    """Train an algorithm on a task distribution, and keep everything about it in a run folder.
+
+    examples:
+      fewsure train simpa --out runs/simpa                       the recommended settings on sine-line
+      fewsure train simpa --preset paper --out runs/literal      every value as the paper prints it
+      fewsure train maml --updates 20000 --inner-lr 0.003 --out runs/maml
+      fewsure train protonet --data omniglot --preset omniglot-cpu --out runs/omniglot
+      fewsure train simpa --data cifar-fs --preset paper-5-shot --device cuda --out runs/cifar-fs
+      fewsure train simpa --out runs/simpa --resume              go on where it stopped
+    """
+
+    out: Path = Path("runs/last")
+    """The run folder; it must not hold a run yet, unless --resume is given."""
+    data: str = "sine-line"
+    """The tasks to learn from."""
+    preset: str = DEFAULT_PRESET
+    """A named set of values for all options of the algorithm, the data, the network and the training; single options
+    come on top."""
+    resume: bool = False
+    """Continue the run in --out from its last checkpoint, with the options it was started with; if there is none, start
+    it."""
+    checkpoint_every: int = 1000
+    """Updates between two checkpoints."""
+    from_maml: Path | None = None
+    """Start a new platipus run at the weights of this MAML run."""
+
+
+def _train(arguments: list[str]) -> None:
+    command, experiment = _parse_experiment(arguments)
+    require(command.checkpoint_every >= 1, "checkpoint_every", "at least 1", command.checkpoint_every)
+    device = find_device(command.device)
+    meta = None
+    if command.from_maml is not None:
+        experiment, meta = start_at_maml(experiment, command.from_maml)
+    run = start_run(command.out, experiment, resume=command.resume, meta=meta)
+    last = train_run(run, device, quiet=command.json, checkpoint_every=command.checkpoint_every)
+    if command.json:
+        print(json.dumps({"run": str(run.folder)} | last))
+    else:
+        print(f"trained {run.folder} in {last['seconds']:.0f} s; next: fewsure evaluate {run.folder}")
+
+
+def _parse_experiment(arguments: list[str]) -> tuple[Train, Experiment]:
+    """Read `train`'s arguments: which options there are, and their defaults, depends on the first few of them."""
+    if not arguments or arguments[0].startswith("-"):
+        methods = "\n".join(f"  {name:<10}{first_line(kind)}" for name, kind in ALGORITHMS.items())
+        more = "`fewsure train ALGORITHM --help` shows the options of an algorithm, its data and its training."
+        parse("train ALGORITHM", Train, arguments, f"{inspect.cleandoc(Train.__doc__ or '')}\n\n{methods}\n\n{more}")
+        raise FewsureError(f"expected `train` to be followed by an algorithm, one of {', '.join(ALGORITHMS)}")
+    algorithm, *rest = arguments
+    require_known("algorithm", algorithm, list(ALGORITHMS))
+    peek = Parser("fewsure train", "", add_help=False)
+    add_options(peek, Train)
+    given = from_namespace(Train, peek.parse_known_args(rest)[0])
+    if given.resume and (given.out / "config.json").exists():
+        base = Run.open(given.out).experiment
+        if base.algorithm_name != algorithm:
+            raise FewsureError(
+                f"{given.out} is a run of {base.algorithm_name}, but got {algorithm}; choose another --out"
+            )
+    else:
+        base = load_preset(given.preset, algorithm, given.data)
+    parser = Parser(f"fewsure train {algorithm}", Train.__doc__ or "")
+    add_options(parser, Train)
+    kinds = {group: type(getattr(base, group)) for group in GROUPS}
+    for group, kind in kinds.items():
+        add_options(parser, kind, defaults=getattr(base, group), title=group)
+    namespace = parser.parse_all(rest)
+    groups: dict[str, Any] = {group: from_namespace(kind, namespace) for group, kind in kinds.items()}
+    return from_namespace(Train, namespace), Experiment(**groups, preset=base.preset)
+
+
+TRAIN = Command(Train, _train)
