@@ -105,10 +105,10 @@ class Simpa:
 
     def noise(self, model: Model) -> NoiseSpec:
         posterior, levels = self.posterior(model), self.inner_steps + 1  # the last one is the upper level's
+        samples = self._samples
         shared = {"theta": Draw((weight_count(posterior.generator),))}
         if self.uses_critic:
             shared["prior"] = Draw((levels, self.kl_samples, weight_count(model.network)))
-        samples = self.train_samples if self.kl == "none" else max(self.train_samples, self.kl_samples)
         noisy = self.train_samples if self.kl == "semi-implicit" else samples  # its KL looks at the means
         return NoiseSpec(shared, {"z": posterior.draw(levels, samples), **posterior.draw_weights(levels, noisy)})
 
@@ -120,7 +120,8 @@ class Simpa:
         adapted = self._optimise_lower_level(meta, model, task.support, noise, regularise)
         critic = adapted.get("critic", {})
 
-        means, samples = self._generate(adapted["generator"], model, noise, -1)
+        means = self.posterior(model).means(adapted["generator"], noise["z"][-1])
+        samples = self._perturb(means, model, noise, -1)
         loss, clipped_loss = self._fit(samples, model, task.query)
         kl = self._kl(means, samples, detach(critic), model, noise, -1)
         bound = theorem_2(
@@ -161,10 +162,21 @@ class Simpa:
     def uses_critic(self) -> bool:
         return self.kl in ("critic", "moment+critic")
 
+    @property
+    def _samples(self) -> int:
+        """Samples of w per step: those that the loss uses are the first of those that the KL uses."""
+        return self.train_samples if self.kl == "none" else max(self.train_samples, self.kl_samples)
+
     def posterior(self, model: Model) -> ImplicitPosterior:
         """q(w; λ), the family of a task's posterior."""
+        rank, full = self.inner_steps * self._samples, (self.latent, *self.generator_hidden)[-1]
         return ImplicitPosterior(
-            model.network, self.latent, self.generator_hidden, self.latent_noise, self.weight_noise
+            model.network,
+            self.latent,
+            self.generator_hidden,
+            self.latent_noise,
+            self.weight_noise,
+            low_rank=rank < full,
         )
 
     def critic(self, model: Model) -> Mlp:
@@ -174,19 +186,21 @@ class Simpa:
     def _optimise_lower_level(
         self, meta: Parts, model: Model, support: Batch, noise: Noise, regularise: Tensor
     ) -> Parts:
-        def bound(generator: Params, critic: Params, step: int) -> Tensor:
-            means, samples = self._generate(generator, model, noise, step)
+        family = self.posterior(model)
+
+        def bound(means: Tensor, critic: Params, step: int) -> Tensor:
+            samples = self._perturb(means, model, noise, step)
             loss, _ = self._fit(samples, model, support)
             kl = self._kl(means, samples, critic, model, noise, step)
             theorem = theorem_1(loss, kl, examples=support.x.shape[0], epsilon=self.epsilon, form=self.form)
             return loss + regularise * theorem.regulariser
 
         def negative_estimate(critic: Params, generator: Params, step: int) -> Tensor:
-            _, samples = self._generate(generator, model, noise, step)
+            samples = self._perturb(family.means(generator, noise["z"][step]), model, noise, step)
             return -self._critic_estimate(samples, critic, model, noise, step)
 
         # θ ~ N(μ_θ, σ₀ I): its noise is shared by a meta-batch, and so is θ.
-        shift = unflatten(self.posterior(model).generator, self.sigma_0**0.5 * noise["theta"])
+        shift = unflatten(family.generator, self.sigma_0**0.5 * noise["theta"])
         generator = {name: mean + shift[name] for name, mean in meta["generator"].items()}  # λ ← θ
         critic = meta.get("critic", {})  # ω ← ω₀
         for step in range(self.inner_steps):
@@ -195,14 +209,13 @@ class Simpa:
                     ascent = partial(negative_estimate, generator=detach(generator), step=step)
                     critic = descend(ascent, critic, self.critic_lr, first_order=self.first_order)
             descent = partial(bound, critic=detach(critic), step=step)
-            generator = descend(descent, generator, self.inner_lr, first_order=self.first_order)
+            z = noise["z"][step]
+            generator = family.descend(descent, generator, z, self.inner_lr, first_order=self.first_order)
         return {"generator": generator} | ({"critic": critic} if self.uses_critic else {})
 
-    def _generate(self, generator: Params, model: Model, noise: Noise, level: int) -> tuple[Tensor, Tensor]:
-        """(G(z), w): the same vectors, unless there is weight noise."""
-        family = self.posterior(model)
-        means = family.means(generator, noise["z"][level])
-        return means, family.perturb(means, noise["weights"][level] if self.weight_noise else None)
+    def _perturb(self, means: Tensor, model: Model, noise: Noise, level: int) -> Tensor:
+        """w from G(z): the same vectors, unless there is weight noise."""
+        return self.posterior(model).perturb(means, noise["weights"][level] if self.weight_noise else None)
 
     def _fit(self, samples: Tensor, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss that is trained on, and the clipped one that a bound may hold: means over samples and examples."""

@@ -1,0 +1,80 @@
+"""The implicit posterior: keeping a task's change of the last layer as factors changes no number."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from fewsure.algorithms.simpa import Simpa
+from fewsure.posteriors.implicit import ImplicitPosterior
+from fewsure.training.engine import Engine
+from fewsure.types import Model
+from fewsure.vectorise import take
+
+from .helpers import MODEL, assert_close, meta_batch, small_simpa
+
+
+class DenseSimpa(Simpa):
+    """The same method, where each task has its own copy of the last layer."""
+
+    def posterior(self, model: Model) -> ImplicitPosterior:
+        return dataclasses.replace(super().posterior(model), low_rank=False)
+
+
+SETTINGS = {
+    "one sample, one step": {"kl": "none", "inner_steps": 1},
+    "one sample, several steps": {"kl": "none", "inner_steps": 4},
+    "several samples and steps": {"kl": "none", "inner_steps": 2, "train_samples": 3},
+    "moment KL": {"kl": "moment", "inner_steps": 3, "kl_samples": 5, "train_samples": 2},
+    "critic": {"kl": "critic", "inner_steps": 2, "kl_samples": 5},
+    "semi-implicit": {"kl": "semi-implicit", "weight_noise": 0.1, "inner_steps": 2, "kl_samples": 4},
+    "no hidden layer": {"kl": "none", "latent": 8, "generator_hidden": ()},
+}
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("first_order", [True, False])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_low_rank_equals_dense(name: str, first_order: bool) -> None:
+    options = {"generator_hidden": (4, 20), "first_order": first_order, "inner_lr": 0.05} | SETTINGS[name]
+    low_rank = small_simpa(**options)
+    dense = DenseSimpa(**dataclasses.asdict(low_rank))
+    assert low_rank.posterior(MODEL).low_rank
+    batch = meta_batch(low_rank)
+    gradient, info = Engine(low_rank, MODEL).gradient(*batch)
+    expected, expected_info = Engine(dense, MODEL).gradient(*batch)
+    assert_close(gradient, expected, 1e-10)
+    assert_close({"info": info}, {"info": expected_info}, 1e-10)
+
+    meta, tasks, shared, noise, _ = batch
+    task, own = take(tasks, 0), take(noise, 0)
+    predictions = []
+    for algorithm in (low_rank, dense):
+        posterior = algorithm.adapt(meta, MODEL, task.support, shared | own)
+        prediction_noise = {name: value[0] for name, value in own.items()}
+        predictions.append(algorithm.predict(posterior, MODEL, task.query.x, prediction_noise))
+    torch.testing.assert_close(*predictions, rtol=0, atol=1e-10)
+
+
+def test_a_task_holds_no_copy_of_the_last_layer() -> None:
+    simpa = small_simpa(kl="none", generator_hidden=(4, 20), inner_steps=3)
+    meta, tasks, shared, noise, _ = meta_batch(simpa)
+    adapted = simpa.adapt(meta, MODEL, take(tasks, 0).support, shared | take(noise, 0))["generator"]
+    start = meta["generator"]["2.weight"]
+    assert float((adapted["2.weight"] - start).abs().max()) < 0.01  # θ's noise alone
+    assert {name: tuple(value.shape) for name, value in adapted.items() if "." in name and name[0] in "lr"} == {
+        f"{side}.{step}": (1, width) for step in range(3) for side, width in (("left", 20), ("right", start.shape[1]))
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "low_rank"),
+    [
+        ({"kl": "none", "inner_steps": 5, "train_samples": 1}, True),
+        ({"kl": "moment", "inner_steps": 5, "kl_samples": 4}, False),
+        ({"kl": "none", "inner_steps": 5, "train_samples": 4}, False),
+        ({"kl": "moment", "inner_steps": 4, "kl_samples": 4}, True),
+    ],
+)
+def test_factors_are_kept_while_their_rank_is_below_the_layers_width(options: dict, low_rank: bool) -> None:
+    assert small_simpa(generator_hidden=(4, 18), **options).posterior(MODEL).low_rank == low_rank
