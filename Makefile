@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install quickstart test bench lint types format lock clean
+.PHONY: help install quickstart test kernel-test bench lint types format lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -24,6 +24,10 @@ quickstart: install ## Train SImPa and MAML on sine-line, compare them, draw the
 
 test: install lint types ## Lint, types, doctests and tests
 	$(BIN)/python -m pytest
+
+kernel-test: install ## The GPU kernels in Triton's interpreter (installs Triton, 200 MB)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check triton
+	$(BIN)/python -m pytest tests/test_kernels.py
 
 bench: install ## Timings on this CPU, as ratios
 	$(BIN)/python benchmarks/vectorised.py

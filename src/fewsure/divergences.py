@@ -2,7 +2,7 @@
 
 | tensor, to train with | of | reading, to report | worth |
 |---|---|---|---|
-| `gaussian_kl` | two Gaussians with diagonal covariance | `gaussian_reading` | exact |
+| `gaussian_kl`, `isotropic_kl` | two Gaussians with diagonal covariance | `gaussian_reading` | exact |
 | `semi_implicit_kl` | q of w = G(z) + s·noise, to N(0, σ²I) | `semi_implicit_reading` | upper bound |
 | `moment_kl` | samples of any q, to N(0, σ²I) | `moment_reading` | lower estimate (unbiased for a Gaussian q) |
 | `donsker_varadhan` | samples of q and p under a critic φ | `critic_reading` | lower estimate, up to ln(m_φ) |
@@ -12,6 +12,7 @@ and calls a bound rigorous only if each of them is exact or an upper bound.
 """
 
 import math
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
@@ -40,6 +41,20 @@ def gaussian_kl(
     """
     ratio = torch.as_tensor(variance / prior_variance)
     return 0.5 * (ratio + (mean - prior_mean).square() / prior_variance - 1 - ratio.log()).sum()
+
+
+def isotropic_kl(means: Sequence[Tensor], variance: float, prior_variance: float) -> Float[Tensor, ""]:
+    """KL[N(mean, v I) ‖ N(0, v₀ I)] of a mean that is given in pieces, exact.
+
+    ½ [ n (v/v₀ − 1 − ln(v/v₀)) + ‖mean‖²/v₀ ]:  one pass over what may be millions of parameters.
+
+    >>> isotropic_kl([torch.ones(2), torch.zeros(1, 3)], 1.0, 1.0)
+    tensor(1.)
+    """
+    ratio = variance / prior_variance
+    squares = sum(torch.linalg.vector_norm(piece).square() for piece in means)
+    count = sum(piece.numel() for piece in means)
+    return torch.as_tensor(0.5 * (count * (ratio - 1 - math.log(ratio)) + squares / prior_variance))
 
 
 def gaussian_reading(

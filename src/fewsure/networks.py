@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fewsure.errors import require
+from fewsure.kernels.fused import conv_block, fused_conv_block_fits
 from fewsure.types import Network, Params
 
 
@@ -113,10 +114,7 @@ class Conv4:
         return _initial(self.shapes, fan_ins, generator)
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
-        for block in range(self.BLOCKS):
-            x = functional.conv2d(x, params[f"{block}.weight"], params[f"{block}.bias"], padding=1)
-            x = functional.max_pool2d(self._normalised(x).relu(), 2)
-        x = x.flatten(1)
+        x = (self._fused_blocks if self._fuses(x) else self._blocks)(params, x).flatten(1)
         return x if self.outputs is None else x @ params[f"{self.BLOCKS}.weight"] + params[f"{self.BLOCKS}.bias"]
 
     @property
@@ -137,6 +135,22 @@ class Conv4:
         _, height, width = self.shape
         pixels = (height >> self.BLOCKS) * (width >> self.BLOCKS)  # each block halves both, rounding down
         return self.filters * pixels
+
+    def _blocks(self, params: Params, x: Tensor) -> Tensor:
+        for block in range(self.BLOCKS):
+            x = functional.conv2d(x, params[f"{block}.weight"], params[f"{block}.bias"], padding=1)
+            x = functional.max_pool2d(self._normalised(x).relu(), 2)
+        return x
+
+    def _fuses(self, x: Tensor) -> bool:
+        return self.norm == "batch" and fused_conv_block_fits(x, self.filters)
+
+    def _fused_blocks(self, params: Params, x: Tensor) -> Tensor:
+        """The same function by kernels of our own, on a GPU. The bias has no part in it: the norm takes it out."""
+        x = x.permute(0, 2, 3, 1)
+        for block in range(self.BLOCKS):
+            x = conv_block(x, params[f"{block}.weight"], of_input=block > 0)
+        return x.permute(0, 3, 1, 2)
 
     def _normalised(self, x: Tensor) -> Tensor:
         # Fused norms differentiate twice under vmap only without their affine part, which is absent here.

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from fewsure.adaptation import descend, detach
 from fewsure.bounds import theorem_1, theorem_2
-from fewsure.divergences import donsker_varadhan, gaussian_kl, moment_kl, semi_implicit_kl, standardise
+from fewsure.divergences import donsker_varadhan, isotropic_kl, moment_kl, semi_implicit_kl, standardise
 from fewsure.errors import require
-from fewsure.networks import Mlp, flatten, unflatten, weight_count
+from fewsure.networks import Mlp, unflatten, weight_count
 from fewsure.posteriors import outputs
 from fewsure.posteriors.implicit import ImplicitPosterior, Latent
 from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
@@ -127,7 +127,7 @@ class Simpa:
         bound = theorem_2(
             clipped_loss,
             kl,
-            gaussian_kl(flatten(meta["generator"]), self.sigma_0, 0.0, self.sigma_theta**2),
+            isotropic_kl(list(meta["generator"].values()), self.sigma_0, self.sigma_theta**2),
             examples=task.query.x.shape[0],
             tasks=stage.tasks,
             epsilon=self.epsilon,
@@ -200,8 +200,8 @@ class Simpa:
             return -self._critic_estimate(samples, critic, model, noise, step)
 
         # θ ~ N(μ_θ, σ₀ I): its noise is shared by a meta-batch, and so is θ.
-        shift = unflatten(family.generator, self.sigma_0**0.5 * noise["theta"])
-        generator = {name: mean + shift[name] for name, mean in meta["generator"].items()}  # λ ← θ
+        shift, std = unflatten(family.generator, noise["theta"]), self.sigma_0**0.5
+        generator = {name: torch.add(mean, shift[name], alpha=std) for name, mean in meta["generator"].items()}  # λ ← θ
         critic = meta.get("critic", {})  # ω ← ω₀
         for step in range(self.inner_steps):
             if self.uses_critic:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from fewsure.kernels.fused import fused_kernels
 from fewsure.types import Algorithm, Info, Model, Noise, Parts, Stage, Task
 from fewsure.vectorise import better_looped, count, for_each, take
 
@@ -49,11 +50,12 @@ class Engine:
             share = (min(first + size, total) - first) / total
             gradient: Any = torch.func.grad(self.loss, has_aux=True)
             found = gradient(meta, take(tasks, chunk), shared, take(noise, chunk), stage)
-            return pytree.tree_map(lambda value: share * value.detach(), found)
+            return pytree.tree_map(lambda value: value.detach() if share == 1 else share * value.detach(), found)
 
         add = partial(pytree.tree_map, torch.add)
-        result = of_chunk(0)
-        for first in range(size, total, size):
-            result = add(result, of_chunk(first))
+        with fused_kernels(allowed=getattr(self.algorithm, "first_order", True)):
+            result = of_chunk(0)
+            for first in range(size, total, size):
+                result = add(result, of_chunk(first))
         parts, info = result
         return parts, info

@@ -13,7 +13,10 @@ class Optimiser:
         self._leaves = {f"{part}/{name}": value for part, params in meta.items() for name, value in params.items()}
         device = next(iter(self._leaves.values())).device
         self._lr = torch.zeros((), device=device)
-        self._adam = torch.optim.Adam(list(self._leaves.values()), lr=self._lr, capturable=device.type == "cuda")
+        # Fused, Adam passes over the parameters once, and can scale a gradient or leave everything as it is.
+        self._adam = torch.optim.Adam(
+            list(self._leaves.values()), lr=self._lr, fused=True, capturable=device.type == "cuda"
+        )
 
     def set_learning_rate(self, lr: float) -> None:
         """The learning rate of the steps that follow."""
@@ -26,15 +29,12 @@ class Optimiser:
         """
         leaves = [(f"{part}/{name}", value) for part, params in gradient.items() for name, value in params.items()]
         norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for _, value in leaves]))
-        finite = norm.isfinite()
-        scale = torch.ones_like(norm) if clip_norm is None else (clip_norm / (norm + 1e-6)).clamp(max=1)
         for key, value in leaves:
-            self._leaves[key].grad = torch.where(finite, value * scale, 0)
-        changing = [*self._leaves.values(), *self.state().values()]
-        before = [tensor.clone() for tensor in changing]
+            self._leaves[key].grad = value.contiguous()
+        shrink = torch.ones_like(norm) if clip_norm is None else (norm / clip_norm).clamp(min=1)
+        self._adam.grad_scale = torch.where(norm.isfinite(), shrink, 1).float()  # type: ignore[attr-defined]
+        self._adam.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
         self._adam.step()
-        for tensor, old in zip(changing, before, strict=True):
-            tensor.copy_(torch.where(finite.to(tensor.device), tensor, old))
         return norm
 
     def state(self) -> dict[str, Tensor]:
