@@ -18,6 +18,7 @@ from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool
+from fewsure.divergences import moment_kl
 from fewsure.kernels import conv_block as kernels
 from fewsure.kernels import fused
 from fewsure.models import classification
@@ -71,6 +72,23 @@ def test_values_and_gradients_equal_torchs(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(found_dx, dx if of_input else torch.zeros_like(dx), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(4, 5), (40, 300), (33, 128)])
+def test_the_moment_kl_and_its_gradient_equal_the_plain_ones(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scale = torch.linspace(0.01, 2, shape[1])
+    samples = (0.3 + scale * torch.randn(3, *shape, generator=streams.generator(0, "samples"))).to(DEVICE)
+
+    def of_all(samples: Tensor) -> Tensor:
+        weights = torch.arange(1.0, 4, device=DEVICE)
+        return (weights * torch.func.vmap(lambda one: moment_kl(one, 0.7))(samples)).sum()
+
+    expected, expected_gradient = of_all(samples), torch.func.grad(of_all)(samples)
+    monkeypatch.setattr("fewsure.divergences.fused_kernels_fit", lambda x: True)
+    torch.testing.assert_close(of_all(samples), expected, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(torch.func.grad(of_all)(samples), expected_gradient, rtol=1e-4, atol=1e-4)
+
+
 ALGORITHMS: dict[str, Algorithm] = {
     "protonet": ProtoNet(),
     "maml": Maml(inner_lr=0.1, inner_steps=2),
@@ -80,7 +98,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 }
 
 
-def fits(x: Tensor, filters: int) -> bool:
+def fits(x: Tensor) -> bool:
     """As on a GPU, wherever the test runs."""
     return fused._ALLOWED.get()
 
@@ -99,9 +117,9 @@ def test_meta_gradients_equal_those_of_the_plain_path(name: str, monkeypatch: py
     tasks, _ = Episodes(pool, way=3, shot=1, query=2).sample(3, here)
     shared, noise = draw_noise(algorithm.noise(model), 3, here)
     arguments = (meta, tasks, shared, noise, Stage(torch.tensor(0, device=DEVICE), 3))
-    monkeypatch.setattr("fewsure.networks.fused_conv_block_fits", lambda x, filters: False)
+    monkeypatch.setattr("fewsure.networks.fused_kernels_fit", lambda x: False)
     expected, _ = Engine(algorithm, model).gradient(*arguments)
-    monkeypatch.setattr("fewsure.networks.fused_conv_block_fits", fits)
+    monkeypatch.setattr("fewsure.networks.fused_kernels_fit", fits)
     monkeypatch.setattr("fewsure.posteriors.better_looped", lambda network, device: False)
     found, _ = Engine(algorithm, model).gradient(*arguments)
     assert_close(found, expected, 1e-4)
@@ -111,7 +129,7 @@ def test_a_second_derivative_takes_the_plain_path(monkeypatch: pytest.MonkeyPatc
     network = Conv4((1, 16, 16), 2, filters=16)
     params = {name: value.to(DEVICE) for name, value in network.init(streams.generator(0, "init")).items()}
     x = torch.rand(2, 1, 16, 16, generator=streams.generator(0, "x")).to(DEVICE)
-    monkeypatch.setattr("fewsure.networks.fused_conv_block_fits", fits)
+    monkeypatch.setattr("fewsure.networks.fused_kernels_fit", fits)
 
     def slope(at: dict[str, Tensor]) -> Tensor:
         gradient = torch.func.grad(lambda params: network(params, x).square().sum())(at)

@@ -21,6 +21,8 @@ from torch import Tensor
 
 from fewsure.concentration import Reading, require_share, upper_limit
 from fewsure.errors import require
+from fewsure.kernels.fused import fused_kernels_fit
+from fewsure.kernels.fused import moment_kl as fused_moment_kl
 
 VARIANCE_FLOOR = 1e-10
 """Added to sample variances, so that a weight that the generator holds constant has a finite logarithm."""
@@ -131,11 +133,13 @@ def moment_kl(samples: Float[Tensor, "S n"], prior_std: float) -> Float[Tensor, 
     which is taken off.
     """
     count, weights = samples.shape
-    mean, variance = moments(samples)
     half = (count - 1) / 2
     log_bias = 0.5 * weights * (math.log(half) - float(torch.tensor(half, dtype=torch.float64).digamma()))
+    if fused_kernels_fit(samples):
+        return fused_moment_kl(samples, prior_std, VARIANCE_FLOOR) - log_bias
+    mean, variance = moments(samples)
     mean_bias = variance.sum() / (2 * count * prior_std**2)
-    return gaussian_kl(mean, variance, 0.0, prior_std**2) - log_bias - mean_bias
+    return gaussian_kl(mean, variance, 0.0, prior_std**2) - mean_bias - log_bias
 
 
 def moment_reading(samples: Float[Tensor, "S n"], prior_std: float) -> Reading:

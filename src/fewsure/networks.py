@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fewsure.errors import require
-from fewsure.kernels.fused import conv_block, fused_conv_block_fits
+from fewsure.kernels.fused import conv_block, fused_kernels_fit
 from fewsure.types import Network, Params
 
 
@@ -143,7 +143,7 @@ class Conv4:
         return x
 
     def _fuses(self, x: Tensor) -> bool:
-        return self.norm == "batch" and fused_conv_block_fits(x, self.filters)
+        return self.norm == "batch" and self.filters in (16, 32, 64, 128) and fused_kernels_fit(x)
 
     def _fused_blocks(self, params: Params, x: Tensor) -> Tensor:
         """The same function by kernels of our own, on a GPU. The bias has no part in it: the norm takes it out."""

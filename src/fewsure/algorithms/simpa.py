@@ -195,8 +195,7 @@ class Simpa:
             theorem = theorem_1(loss, kl, examples=support.x.shape[0], epsilon=self.epsilon, form=self.form)
             return loss + regularise * theorem.regulariser
 
-        def negative_estimate(critic: Params, generator: Params, step: int) -> Tensor:
-            samples = self._perturb(family.means(generator, noise["z"][step]), model, noise, step)
+        def negative_estimate(critic: Params, samples: Tensor, step: int) -> Tensor:
             return -self._critic_estimate(samples, critic, model, noise, step)
 
         # θ ~ N(μ_θ, σ₀ I): its noise is shared by a meta-batch, and so is θ.
@@ -204,13 +203,14 @@ class Simpa:
         generator = {name: torch.add(mean, shift[name], alpha=std) for name, mean in meta["generator"].items()}  # λ ← θ
         critic = meta.get("critic", {})  # ω ← ω₀
         for step in range(self.inner_steps):
+            means, descend_to = family.generate(generator, noise["z"][step], first_order=self.first_order)
             if self.uses_critic:
+                samples = self._perturb(means.detach(), model, noise, step)
                 for _ in range(self.critic_steps):
-                    ascent = partial(negative_estimate, generator=detach(generator), step=step)
+                    ascent = partial(negative_estimate, samples=samples, step=step)
                     critic = descend(ascent, critic, self.critic_lr, first_order=self.first_order)
-            descent = partial(bound, critic=detach(critic), step=step)
-            z = noise["z"][step]
-            generator = family.descend(descent, generator, z, self.inner_lr, first_order=self.first_order)
+            gradient = torch.func.grad(bound)(means, detach(critic), step)
+            generator = descend_to(gradient, self.inner_lr)
         return {"generator": generator} | ({"critic": critic} if self.uses_critic else {})
 
     def _perturb(self, means: Tensor, model: Model, noise: Noise, level: int) -> Tensor:

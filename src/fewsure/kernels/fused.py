@@ -23,10 +23,9 @@ def fused_kernels(allowed: bool) -> Iterator[None]:
         _ALLOWED.reset(token)
 
 
-def fused_conv_block_fits(x: Tensor, filters: int) -> bool:
-    """Whether `conv_block` is allowed here and made for these images and so many filters."""
-    fits = x.dtype == torch.float32 and filters in (16, 32, 64, 128)
-    return _ALLOWED.get() and x.is_cuda and fits and _has_triton()
+def fused_kernels_fit(x: Tensor) -> bool:
+    """Whether they are allowed here and made for tensors like x."""
+    return _ALLOWED.get() and x.is_cuda and x.dtype == torch.float32 and _has_triton()
 
 
 @cache
@@ -43,6 +42,12 @@ def conv_block(x: Tensor, weight: Tensor, *, of_input: bool) -> Tensor:
     kernel = weight.permute(2, 3, 1, 0).reshape(9 * channels, filters)
     pooled, *_ = _ConvBlock.apply(x.unsqueeze(0), kernel.unsqueeze(0), of_input)  # type: ignore[no-untyped-call]
     return torch.squeeze(pooled, 0)
+
+
+def moment_kl(samples: Tensor, prior_std: float, floor: float) -> Tensor:
+    """The KL of samples (S, n) as `fewsure.kernels.moments` has it."""
+    kl, *_ = _MomentKl.apply(samples.unsqueeze(0), (prior_std, floor))  # type: ignore[no-untyped-call]
+    return torch.squeeze(kl, 0)
 
 
 def _precision() -> str:
@@ -97,12 +102,58 @@ class _ConvBlockBackward(torch.autograd.Function):
         return _batched(_ConvBlockBackward, info.batch_size, in_dims, inputs)
 
 
+class _MomentKl(torch.autograd.Function):
+    @staticmethod
+    def forward(samples: Tensor, constants: tuple[float, float]) -> tuple[Tensor, ...]:
+        from fewsure.kernels import moments
+
+        return moments.forward(samples.contiguous(), *constants)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        samples, ctx.constants = inputs
+        _, *saved = output
+        ctx.mark_non_differentiable(*saved)
+        ctx.save_for_backward(samples, *saved)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Any, ...]:
+        (found,) = _MomentKlBackward.apply(gradient, *ctx.saved_tensors, ctx.constants)  # type: ignore[no-untyped-call]
+        return found, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        return _batched(_MomentKl, info.batch_size, in_dims, inputs)
+
+
+class _MomentKlBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        from fewsure.kernels import moments
+
+        *tensors, (prior_std, _) = inputs
+        gradient, samples, mean, variance = (tensor.contiguous() for tensor in tensors)
+        return (moments.backward(gradient, samples, mean, variance, prior_std),)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError("the fused KL can be differentiated once; second order takes the plain path")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        return _batched(_MomentKlBackward, info.batch_size, in_dims, inputs)
+
+
 def _batched(function: Any, size: int, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Fold the batch into the groups, apply, and unfold."""
-    *tensors, of_input = inputs
+    """Fold the batch into the groups, apply, and unfold. The last input is no tensor."""
+    *tensors, constants = inputs
     folded = []
     for tensor, dim in zip(tensors, in_dims, strict=False):
         batch_first = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
         folded.append(batch_first.flatten(0, 1))
-    outputs = function.apply(*folded, of_input)
+    outputs = function.apply(*folded, constants)
     return tuple(output.unflatten(0, (size, -1)) for output in outputs), (0,) * len(outputs)

@@ -1,8 +1,8 @@
 """The implicit posterior: a generator network turns noise into the weights of the base network.
 
-The generator's last layer holds nearly all of its parameters, and a task never needs a copy of it. Its gradient is a sum
-of outer products, one per generated sample, of the hidden units h and the gradient δ of what they are mapped to. After
-K steps of size η with S samples each
+The generator's last layer holds nearly all of its parameters, and a task never needs a copy of it. Its gradient is a
+sum of outer products, one per generated sample, of the hidden units h and the gradient δ of what they are mapped to.
+After K steps of size η with S samples each
 
     W_task = W − η Σ_k H_kᵀ Δ_k,        H_k (S, hidden), Δ_k (S, n),
 
@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.func import vjp
 
-from fewsure.adaptation import descend, detach
+from fewsure.adaptation import detach
 from fewsure.networks import Mlp, weight_count
 from fewsure.types import Draw, Network, Params
 
@@ -60,47 +60,67 @@ class ImplicitPosterior:
         """G(z), S flat weight vectors without their noise."""
         return self._last_layer(parameters, self._hidden_units(parameters, z)).tanh()
 
-    def descend(
-        self,
-        objective: Callable[[Float[Tensor, "S n"]], Float[Tensor, ""]],
-        parameters: Params,
-        z: Float[Tensor, "S latent"],
-        lr: float,
-        *,
-        first_order: bool,
-    ) -> Params:
-        """λ after one step of gradient descent on objective(G(z; λ))."""
-        if not self.low_rank:
-            return descend(lambda at: objective(self.means(at, z)), parameters, lr, first_order=first_order)
+    def generate(
+        self, parameters: Params, z: Float[Tensor, "S latent"], *, first_order: bool
+    ) -> tuple[Float[Tensor, "S n"], Callable[[Float[Tensor, "S n"], float], Params]]:
+        """G(z; λ), and the step of gradient descent: (gradient of the objective in G(z), step size) → the next λ."""
         at = detach(parameters) if first_order else parameters
-        # All but the last layer's weight. Its gradient is made of the hidden units and of the gradient δ of the offset.
-        own = {name: value for name, value in at.items() if name in self.generator.shapes and name != self._last}
+        if not self.low_rank:
+            means, pull_back = _pull_back(lambda params: self.means(params, z), at)
+            return means, lambda gradient, lr: _subtract(parameters, pull_back(gradient), lr)
 
-        def of_offset(own: Params, offset: Tensor) -> tuple[Tensor, Tensor]:
-            hidden = self._hidden_units(own, z)
-            return objective((self._last_layer(at | own, hidden) + offset).tanh()), hidden
+        last, bias = self._last
+        trunk = {name: value for name, value in at.items() if name in self._trunk.shapes}
+        hidden, pull_back = _pull_back(lambda params: self._hidden_units(params, z), trunk)
+        means = self._last_layer(at, hidden).tanh()
 
-        offset = z.new_zeros(len(z), weight_count(self.network))
-        (gradient, delta), hidden = torch.func.grad(of_offset, argnums=(0, 1), has_aux=True)(own, offset)
-        changed = {name: parameters[name] - lr * value for name, value in gradient.items()}
-        step = sum(name.startswith("left.") for name in parameters)
-        return parameters | changed | {f"left.{step}": hidden, f"right.{step}": -lr * delta}
+        def step(gradient: Tensor, lr: float) -> Params:
+            delta = gradient * (1 - means.square())
+            of_hidden = delta @ at[last].T
+            for left, right in _factors(at):
+                of_hidden = of_hidden + (delta @ right.T) @ left
+            changed = _subtract(parameters, pull_back(of_hidden) | {bias: delta.sum(0)}, lr)
+            number = len(_factors(parameters))
+            return changed | {f"left.{number}": hidden, f"right.{number}": -lr * delta}
+
+        return means, step
 
     def perturb(self, means: Float[Tensor, "S n"], noise: Float[Tensor, "R n"] | None) -> Float[Tensor, "R n"]:
         """w = G(z) + s·noise, for as many of the means as there is noise for; without noise, the means themselves."""
         return means if noise is None else means[: len(noise)] + self.weight_noise * noise
 
     @property
-    def _last(self) -> str:
-        return f"{len(self.hidden)}.weight"
+    def _trunk(self) -> Mlp:
+        """The generator below its last layer."""
+        return Mlp((self.latent, *self.hidden))
+
+    @property
+    def _last(self) -> tuple[str, str]:
+        """The names of the last layer's weight and bias."""
+        return f"{len(self.hidden)}.weight", f"{len(self.hidden)}.bias"
 
     def _hidden_units(self, parameters: Params, z: Tensor) -> Tensor:
-        return Mlp((self.latent, *self.hidden))(parameters, z).relu() if self.hidden else z
+        return self._trunk(parameters, z).relu() if self.hidden else z
 
     def _last_layer(self, parameters: Params, hidden: Tensor) -> Tensor:
         """What tanh is taken of: the layer that all tasks share, and the factors of a task."""
-        mapped = hidden @ parameters[self._last] + parameters[f"{len(self.hidden)}.bias"]
-        for name, left in parameters.items():
-            if name.startswith("left."):
-                mapped = mapped + (hidden @ left.T) @ parameters[name.replace("left", "right")]
+        last, bias = self._last
+        mapped = hidden @ parameters[last] + parameters[bias]
+        for left, right in _factors(parameters):
+            mapped = mapped + (hidden @ left.T) @ right
         return mapped
+
+
+def _factors(parameters: Params) -> list[tuple[Tensor, Tensor]]:
+    """The factors of a task's change of the last layer, one pair for each step."""
+    return [(left, parameters[f"right{name[4:]}"]) for name, left in parameters.items() if name.startswith("left.")]
+
+
+def _subtract(parameters: Params, gradient: Params, lr: float) -> Params:
+    return parameters | {name: parameters[name] - lr * value for name, value in gradient.items()}
+
+
+def _pull_back(function: Callable[[Params], Tensor], at: Params) -> tuple[Tensor, Callable[[Tensor], Params]]:
+    """The function's value, and what turns a gradient of the value into one of the parameters."""
+    value, pull_back, *_ = vjp(function, at)
+    return value, lambda gradient: pull_back(gradient)[0]
