@@ -191,7 +191,8 @@ def test_conformal_prediction_refuses_bad_input() -> None:
 def calibration(**changes: object) -> Calibration:
     scores = torch.rand(30, generator=torch.Generator().manual_seed(0)).double()
     facts = {"score": "probability", "way": 5, "shot": 1, "query": 15, "norm": "batch", "transductive": True}
-    facts |= {"environment": "omniglot, 330 classes of its test pool", "seed": 3}
+    facts |= {"environment": "omniglot, 330 classes of its test pool", "seed": 3, "samples": 32, "noise_std": 0.0}
+    facts |= {"checkpoint": "c0ffee", "shared": {"theta": torch.arange(3.0)}}
     return Calibration(**({"scores": scores, "sizes": torch.tensor([10, 5, 15])} | facts | changes))  # type: ignore[arg-type]
 
 
@@ -216,12 +217,15 @@ def test_a_calibration_that_does_not_add_up_is_refused(changes: dict, message: s
 
 
 def test_a_calibration_is_for_tasks_like_its_own() -> None:
-    like = {"way": 5, "shot": 1, "query": 15, "norm": "batch"}
+    like = {"way": 5, "shot": 1, "points": 75, "norm": "batch"}
     calibration().require_like(**like)
-    for name, value in (("way", 20), ("shot", 5), ("norm", "none"), ("query", 1)):
+    for name, value in (("way", 20), ("shot", 5), ("norm", "none")):
         with pytest.raises(FewsureError, match=f"expected `{name}`"):
             calibration().require_like(**(like | {name: value}))
-    calibration(transductive=False).require_like(**(like | {"query": 1}))
+    for points in (1, 74, 76):
+        with pytest.raises(FewsureError, match=f"75 query points, .* since the norm sees them all, but got {points}"):
+            calibration().require_like(**(like | {"points": points}))
+    calibration(transductive=False).require_like(**(like | {"points": 1}))
 
 
 @pytest.mark.parametrize("way", [5, None])
@@ -231,9 +235,9 @@ def test_a_saved_calibration_reads_back(tmp_path: Path, way: int | None) -> None
     read = conformal.load(path)
     torch.testing.assert_close(read.scores, written.scores, rtol=0, atol=0)
     assert torch.equal(read.sizes, written.sizes)
-    assert replace(read, scores=written.scores, sizes=written.sizes) == replace(
-        written, scores=written.scores, sizes=written.sizes
-    )
+    assert torch.equal(read.shared["theta"], written.shared["theta"])
+    tensors = {name: getattr(written, name) for name in ("scores", "sizes", "shared")}
+    assert replace(read, **tensors) == replace(written, **tensors)
     assert read.threshold(0.3) == written.threshold(0.3)
 
 

@@ -15,6 +15,7 @@ q̂ is infinite, and the set holds every label, if K < 1/α − 1: so few tasks 
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
@@ -32,6 +33,22 @@ from fewsure.errors import FewsureError, require
 from fewsure.files import write_atomically
 
 FORMAT = 1
+SHARED = "shared/"
+"""What the names of shared draws start with in a file."""
+FACTS: dict[str, type] = {
+    "score": str,
+    "way": int,
+    "shot": int,
+    "query": int,
+    "norm": str,
+    "transductive": bool,
+    "environment": str,
+    "seed": int,
+    "noise_std": float,
+    "samples": int,
+    "checkpoint": str,
+}
+"""What a file says of a calibration beside its tensors; no `way` for regression."""
 
 Score = Literal["probability", "scaled residual", "residual"]
 SCORES: tuple[Score, ...] = ("probability", "scaled residual", "residual")
@@ -145,7 +162,16 @@ class Calibration:
     environment: str
     """Where the tasks came from, in words."""
     seed: int
-    """Of the calibration stream: its shared draws (θ) belong to the predictor that was calibrated."""
+    """Of the calibration stream."""
+    noise_std: float
+    """What the spread of a scaled residual has beside the standard deviation over the functions."""
+    samples: int
+    """Functions that were asked for from each task's posterior; the scores depend on their number."""
+    checkpoint: str
+    """SHA-256 (hex) of the checkpoint that was calibrated."""
+    shared: Mapping[str, Tensor]
+    """The draws that all tasks share (θ), by name: they belong to the predictor. They are stored, since another device
+    or version may draw other numbers from the seed."""
 
     def __post_init__(self) -> None:
         require(self.score in SCORES, "score", f"one of {', '.join(SCORES)}", self.score)
@@ -171,14 +197,15 @@ class Calibration:
         """q̂ for coverage 1 − α, or infinity if there are too few tasks for it."""
         return conformal_threshold(self.scores, self.sizes, alpha)
 
-    def require_like(self, *, way: int | None, shot: int, query: int, norm: str) -> None:
-        """Refuse a task for which the coverage would not hold."""
+    def require_like(self, *, way: int | None, shot: int, points: int, norm: str) -> None:
+        """Refuse a task for which the coverage would not hold; `points` is the number of query points in all."""
         require(way == self.way, "way", f"{self.way}, as in the calibration tasks", way)
         require(shot == self.shot, "shot", f"{self.shot}, as in the calibration tasks", shot)
         require(norm == self.norm, "norm", f"{self.norm}, as in the calibration tasks", norm)
         if self.transductive:
-            expected = f"{self.query}, as in the calibration tasks, since the norm sees all query points"
-            require(query == self.query, "query", expected, query)
+            expected = self.query * (self.way or 1)
+            reason = f"{expected} query points, as in the calibration tasks, since the norm sees them all"
+            require(points == expected, "x", reason, points)
 
 
 def conformal_threshold(scores: Float[Tensor, " P"], sizes: Int[Tensor, " K"], alpha: float) -> float:
@@ -205,14 +232,12 @@ def conformal_threshold(scores: Float[Tensor, " P"], sizes: Int[Tensor, " K"], a
 
 def save(path: Path, calibration: Calibration) -> None:
     """Write `conformal.safetensors`."""
-    facts = {
-        name: getattr(calibration, name)
-        for name in ("score", "way", "shot", "query", "norm", "transductive", "environment", "seed")
-    }
+    facts = {name: getattr(calibration, name) for name in FACTS}
     tensors = {
         "scores": calibration.scores.double().cpu().contiguous(),
         "weights": calibration.weights.cpu().contiguous(),
         "sizes": calibration.sizes.long().cpu().contiguous(),
+        **{f"{SHARED}{name}": draw.cpu().contiguous() for name, draw in calibration.shared.items()},
     }
     write_atomically(path, to_bytes(tensors, metadata={"calibration": json.dumps({"format": FORMAT} | facts)}))
 
@@ -225,15 +250,16 @@ def load(path: Path) -> Calibration:
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {})["calibration"])
             tensors = {name: file.get_tensor(name) for name in ("scores", "weights", "sizes")}
+            names = (name for name in file.keys() if name.startswith(SHARED))  # noqa: SIM118 (it is no mapping)
+            shared = {name.removeprefix(SHARED): file.get_tensor(name) for name in names}
         if facts.pop("format") != FORMAT:
             raise ValueError("of another format")
-        kinds = {"score": str, "shot": int, "query": int, "norm": str, "environment": str, "seed": int}
-        kinds |= {"transductive": bool, "way": int if facts["way"] is not None else type(None)}
+        kinds = FACTS | {"way": int if facts["way"] is not None else type(None)}
         if set(facts) != set(kinds) or any(type(facts[name]) is not kind for name, kind in kinds.items()):
             raise ValueError("with other facts than a calibration has")
         if [tensor.dtype for tensor in tensors.values()] != [torch.float64, torch.float64, torch.int64]:
             raise ValueError("with numbers of another type")
-        calibration = Calibration(tensors["scores"], tensors["sizes"], **facts)
+        calibration = Calibration(tensors["scores"], tensors["sizes"], **facts, shared=shared)
         if not torch.equal(calibration.weights, tensors["weights"]):
             raise ValueError("with weights that are not its tasks'")
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, FewsureError) as error:

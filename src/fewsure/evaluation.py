@@ -1,7 +1,7 @@
 """Evaluation: adapt to unseen tasks, predict, and score; one record per task, then one object for all."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -12,15 +12,19 @@ from fewsure.data.pools import Split
 from fewsure.devices import device_name, device_of
 from fewsure.errors import Diverged
 from fewsure.experiment import Experiment
-from fewsure.scoring import scorer
-from fewsure.types import Facts, Noise, Parts, Task
-from fewsure.vectorise import better_looped, draw_noise, draw_per_task, for_each, take
+from fewsure.kernels.fused import fused_kernels
+from fewsure.scoring import Predict, scorer
+from fewsure.types import Draw, Facts, Noise, Parts, Task
+from fewsure.vectorise import better_looped, count, draw_noise, draw_per_task, for_each, take
 from fewsure.version import __version__
 
 SAMPLES = 32
 """Functions drawn from a task's posterior."""
 BLOCK = 20
 """Tasks that share a random stream: the first n tasks of a seed are the same in an evaluation of any size."""
+
+Score = Callable[[Predict, Task, Facts, Noise], dict[str, Tensor]]
+"""What is recorded of one task, as `Scorer.score`."""
 
 
 def evaluate(
@@ -71,10 +75,31 @@ def task_records(
     progress: Callable[[int], None],
 ) -> dict[str, Tensor]:
     """What the scorer records, the number of `samples` and a `fingerprint`, with a leading task dimension."""
-    algorithm, model = experiment.algorithm, experiment.model
     device = device_of(meta)
     shared = shared_noise(experiment, seed, stream, device)
-    score = scorer(experiment).score
+
+    def blocks() -> Iterator[UnseenBlock]:
+        for first in range(0, tasks, BLOCK):
+            block = unseen_block(experiment, first // BLOCK, seed, stream, device)
+            yield take(block, slice(0, min(BLOCK, tasks - first)))
+
+    return score_blocks(experiment, meta, shared, blocks(), scorer(experiment).score, progress)
+
+
+def score_blocks(
+    experiment: Experiment,
+    meta: Parts,
+    shared: Noise,
+    blocks: Iterable["UnseenBlock"],
+    score: Score,
+    progress: Callable[[int], None],
+) -> dict[str, Tensor]:
+    """What `score` records of each task of the blocks, the number of `samples` and a `fingerprint`.
+
+    `shared` is what all tasks share (θ); `progress` hears how many are done.
+    """
+    algorithm, model = experiment.algorithm, experiment.model
+    device = device_of(meta)
 
     def one_task(block: UnseenBlock, meta: Parts) -> dict[str, Tensor]:
         posterior = algorithm.adapt(meta, model, block.task.support, shared | block.noise)
@@ -86,17 +111,16 @@ def task_records(
             return outputs
 
         records = score(predict, block.task, block.facts, block.prediction_noise)
-        count = torch.tensor(samples[0], device=device)
-        return records | {"samples": count, "fingerprint": _fingerprint(block.task)}
+        functions = torch.tensor(samples[0], device=device)
+        return records | {"samples": functions, "fingerprint": _fingerprint(block.task)}
 
     every_task = for_each(one_task, loop=better_looped(model.network, device))
-    scored = []
-    with torch.no_grad():
-        for first in range(0, tasks, BLOCK):
-            block = unseen_block(experiment, first // BLOCK, seed, stream, device)
-            kept = take(block, slice(0, min(BLOCK, tasks - first)))
-            scored.append({name: value.cpu() for name, value in every_task(kept, meta).items()})
-            progress(min(first + BLOCK, tasks))
+    scored, done = [], 0
+    with torch.no_grad(), fused_kernels(allowed=True):  # adapting differentiates once
+        for block in blocks:
+            scored.append({name: value.cpu() for name, value in every_task(block, meta).items()})
+            done += count(block)
+            progress(done)
     return {name: torch.cat([records[name] for records in scored]) for name in scored[0]}
 
 
@@ -112,12 +136,20 @@ class UnseenBlock(NamedTuple):
 
 def unseen_block(experiment: Experiment, index: int, seed: int, stream: Split, device: torch.device) -> UnseenBlock:
     """Block number `index` of a split."""
-    algorithm, model = experiment.algorithm, experiment.model
     generator = streams.generator(seed, stream, index, device=device)
-    task, facts = experiment.data.tasks(stream, device).sample(BLOCK, generator)
-    _, noise = draw_noise(algorithm.noise(model), BLOCK, generator)
-    draws = {**algorithm.prediction_noise(model, SAMPLES), **scorer(experiment).draws}
-    return UnseenBlock(task, facts, noise, draw_per_task(draws, BLOCK, generator))
+    drawn = experiment.data.tasks(stream, device).sample(BLOCK, generator)
+    return with_noise(experiment, drawn, scorer(experiment).draws, generator)
+
+
+def with_noise(
+    experiment: Experiment, drawn: tuple[Task, Facts], draws: Mapping[str, Draw], generator: torch.Generator
+) -> UnseenBlock:
+    """Tasks with the random numbers of their adaptation, of SAMPLES functions each, and of their scores (`draws`)."""
+    algorithm, model = experiment.algorithm, experiment.model
+    tasks = count(drawn[0])
+    _, noise = draw_noise(algorithm.noise(model), tasks, generator)
+    prediction = {**algorithm.prediction_noise(model, SAMPLES), **draws}
+    return UnseenBlock(*drawn, noise, draw_per_task(prediction, tasks, generator))
 
 
 def shared_noise(experiment: Experiment, seed: int, stream: Split, device: torch.device) -> Noise:

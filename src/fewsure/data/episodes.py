@@ -35,9 +35,12 @@ class Episodes:
         The facts are the numbers that a task's `classes` have in the pool, (T, way).
         """
         groups = torch.randint(len(self._members), (tasks,), generator=generator, device=generator.device)
-        classes = _choose(self._members[groups], self._way, generator)
+        return self.sample_of(choose(self._members[groups], self._way, generator), generator)
+
+    def sample_of(self, classes: Tensor, generator: torch.Generator) -> tuple[Task, Facts]:
+        """Tasks of given classes, as numbers in the pool (T, way); only their examples are drawn."""
         has = torch.arange(self._most, device=generator.device) < self.pool.counts[classes].unsqueeze(-1)
-        rows = self.pool.starts[classes].unsqueeze(-1) + _choose(has, self._shot + self._query, generator)
+        rows = self.pool.starts[classes].unsqueeze(-1) + choose(has, self._shot + self._query, generator)
         support, query = torch.split(rows, [self._shot, self._query], dim=-1)
         return Task(self._batch(support), self._batch(query)), {"classes": classes}
 
@@ -52,7 +55,7 @@ class Episodes:
         return Batch(x, y.expand(tasks, -1))
 
 
-def _choose(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:
+def choose(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """`count` different allowed positions of the last dimension, in random order, each set as likely as any other."""
     keys = torch.rand(allowed.shape, generator=generator, device=generator.device)
     return keys.masked_fill(~allowed, torch.inf).topk(count, largest=False).indices

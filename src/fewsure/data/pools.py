@@ -1,9 +1,13 @@
 """A pool: the labelled examples of one split of a data set, sorted by class. Tasks are drawn from it."""
 
+import hashlib
+from collections.abc import Collection
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+from fewsure.errors import FewsureError
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -38,3 +42,16 @@ def merge(first: Pool, second: Pool) -> Pool:
         first.groups + second.groups,
         f"{first.checksum}+{second.checksum}",
     )
+
+
+def restrict(pool: Pool, names: Collection[str]) -> Pool:
+    """The pool of these classes alone, in the pool's order; its checksum is of the pool's and the names."""
+    unknown = sorted(set(names) - set(pool.classes))
+    if unknown:
+        raise FewsureError(f"expected classes of the pool, but {len(unknown)} are not, for instance {unknown[0]!r}")
+    kept = [number for number, name in enumerate(pool.classes) if name in set(names)]
+    rows = [pool.examples[int(pool.starts[number]) : int(pool.starts[number + 1])] for number in kept]
+    starts = torch.cat([pool.starts[:1], pool.counts[kept].cumsum(0)])
+    classes = tuple(pool.classes[number] for number in kept)
+    checksum = hashlib.sha256("\n".join([pool.checksum, *classes]).encode()).hexdigest()
+    return Pool(torch.cat(rows), starts, classes, tuple(pool.groups[number] for number in kept), checksum)

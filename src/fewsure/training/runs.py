@@ -3,13 +3,18 @@
     config.json               the experiment, the format and the version that wrote it
     metrics.jsonl             one line per logged window of updates
     checkpoint.safetensors    meta-parameters, Adam's state and the number of updates made, in one file
+    noise.json                the noise on labels that was learned from validation tasks, for a user's own regression
     evaluation.json           what `fewsure evaluate` printed, with the single tasks in evaluation.safetensors
+    certificate.json          what `fewsure certify` printed
+    conformal.safetensors     what prediction sets and intervals with coverage are made from (by `fewsure certify`)
 
 Files are replaced atomically and hold no code. The checkpoint holds no times or paths: the same experiment gives the
 same bytes.
 """
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +24,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fewsure import streams
+from fewsure.data import prepared
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment, from_values
 from fewsure.files import write_atomically
@@ -53,6 +59,7 @@ class Run:
             raise FewsureError(f"{folder} already holds a run; continue it with --resume, or choose another --out")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise FewsureError(f"expected --out to be a new or empty folder, but {folder} is not; choose another")
+        experiment = replace(experiment, data=prepared(experiment.data))
         run = cls(folder, experiment, __version__)
         run.initial()  # what cannot be initialised leaves nothing behind
         folder.mkdir(parents=True, exist_ok=True)
@@ -156,6 +163,22 @@ class Run:
         write_atomically(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
         return float(kept[-1]["seconds"]) if kept else 0.0
 
+    def save_noise_std(self, noise_std: float) -> None:
+        write_atomically(self.folder / "noise.json", json.dumps({"noise_std": noise_std}) + "\n")
+
+    def noise_std(self) -> float | None:
+        """The noise on labels that was learned, if it was."""
+        path = self.folder / "noise.json"
+        if not path.is_file():
+            return None
+        try:
+            noise_std = float(json.loads(path.read_text(encoding="utf-8"))["noise_std"])
+            if not 0 < noise_std < math.inf:
+                raise ValueError(f"{noise_std} is no standard deviation")
+        except (ValueError, TypeError, KeyError) as error:
+            raise FewsureError(f"{path} is damaged ({error}); delete it, and it is made again") from error
+        return noise_std
+
     def save_evaluation(self, summary: dict[str, Any], records: dict[str, Tensor]) -> None:
         write_atomically(self.folder / "evaluation.safetensors", save(records))
         write_atomically(self.folder / "evaluation.json", json.dumps(summary, indent=1) + "\n")
@@ -170,7 +193,9 @@ class Run:
 
     def forget_evaluation(self) -> None:
         """Remove what was found of earlier meta-parameters."""
-        for name in ("evaluation.json", "evaluation.safetensors"):
+        for name in ("noise.json", "evaluation.json", "evaluation.safetensors"):
+            (self.folder / name).unlink(missing_ok=True)
+        for name in ("certificate.json", "conformal.safetensors"):
             (self.folder / name).unlink(missing_ok=True)
 
     def evaluation(self) -> dict[str, Any] | None:

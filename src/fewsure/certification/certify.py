@@ -1,0 +1,228 @@
+"""All certificates of one run: what `fewsure certify` prints and keeps.
+
+Each statement holds on its own: the held-out certificate with confidence 1 − δ, Theorem 2 with confidence 1 − δ, a
+prediction set with probability 1 − α. They may therefore look at the same tasks; no joint confidence is claimed.
+"""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewsure import conformal
+from fewsure.certificates import held_out
+from fewsure.certification.environment import ASSUMED, FreshTasks, Unit, environment_of, fresh_blocks
+from fewsure.certification.predictor import (
+    CALIBRATION,
+    LOSSES,
+    Predictor,
+    checkpoint_digest,
+    draw_shared,
+    measure,
+    noise_std_of,
+    norm_of,
+    scores,
+)
+from fewsure.certification.theorem import no_bound, theorem_of
+from fewsure.concentration import Method, require_share
+from fewsure.conformal import Calibration
+from fewsure.devices import device_name
+from fewsure.errors import Diverged, require
+from fewsure.evaluation import SAMPLES
+from fewsure.files import write_atomically
+from fewsure.metrics.summary import mean_over_tasks
+from fewsure.noise import with_noise_level
+from fewsure.progress import ProgressLine
+from fewsure.training.runs import Run
+from fewsure.version import __version__
+
+TASKS = 1000
+"""Fresh tasks behind a certificate, where there are so many."""
+
+Records = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be certified, and how; chosen before looking."""
+
+    tasks: int | None = None
+    """N; none for 1,000, or all where there are fewer."""
+    delta: float = 0.05
+    alpha: float = 0.1
+    method: Method = "betting"
+    unit: Unit = "tasks"
+    bound_samples: int = 200
+    """Draws behind Theorem 2."""
+    verify: int = 0
+    """Other tasks on which the loss is measured beside the certificate."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        enough = "at least 2, since one task says nothing of the next"
+        require(self.tasks is None or self.tasks >= 2, "tasks", enough, self.tasks)
+        require_share(self.delta, "delta")
+        require_share(self.alpha, "alpha")
+        require(self.bound_samples >= 4, "bound_samples", "at least 4", self.bound_samples)
+        require(self.verify == 0 or self.verify >= 2, "verify", "0, or at least 2 tasks", self.verify)
+
+
+def certify_run(run: Run, device: torch.device, request: Request, *, quiet: bool = False) -> dict[str, Any]:
+    """Certify a run's checkpoint, keep what was found in the run folder, and return it as JSON values.
+
+    Nothing is written unless all of it worked. Numbers that are not finite are null.
+    """
+    start = time.perf_counter()
+    digest = checkpoint_digest(run)  # before it is read: if training replaces it meanwhile, the calibration is refused
+    experiment, meta = with_noise_level(run, device), run.load(device).meta
+    environment = environment_of(experiment, request.unit, request.seed, device)
+    predictor = Predictor(experiment, meta, draw_shared(experiment, request.seed))
+
+    def records(fresh: FreshTasks, part: str, tasks: int) -> Records:
+        blocks = fresh_blocks(experiment, fresh, part, tasks, request.seed, device)
+        with ProgressLine(f"certifying {experiment.algorithm_name}, {part}", quiet=quiet) as line:
+            return predictor.records(blocks, lambda done: line.show(done, tasks, "tasks"))
+
+    certified, unseen = environment.certified, environment.unseen
+    tasks = request.tasks or _at_most(TASKS, certified)
+    found = records(certified, "held-out", tasks)
+    calibration = _calibration(predictor, found, certified.description, digest, request.seed)
+    if calibration is None:
+        sets: dict[str, Any] = {"reason": f"no sets: adaptation diverged on {_diverged(found)} of {tasks} tasks"}
+    else:
+        measured = {name: records(fresh, name, _at_most(tasks, fresh)) for name, fresh in unseen.items()}
+        sets = _coverage(calibration, request.alpha, measured)
+    record: dict[str, Any] = {
+        **_names(run),
+        "environment": certified.description,
+        "unit": request.unit,
+        "assumed": ASSUMED[request.unit],
+        "loss": LOSSES[experiment.model.kind],
+        "held_out": held_out(found["loss"], request.delta, request.method).record() | {"diverged": _diverged(found)},
+        "conformal": sets,
+        "theorem_2": _theorem(predictor, request, quiet),
+        "samples": int(found["samples"][0]),
+        "seed": request.seed,
+        "version": __version__,
+        "device": device_name(device),
+        "checkpoint": digest,
+        "data_checksum": environment.checksum,
+    }
+    if request.verify:
+        name, fresh = next(iter(unseen.items()))
+        losses = records(fresh, "verify", _at_most(request.verify, fresh))["loss"]
+        record["measured"] = {**mean_over_tasks(losses), "tasks": len(losses), "on": name}
+    record = _finite_members(record | {"seconds": round(time.perf_counter() - start, 3)})
+    if calibration is None:
+        (run.folder / CALIBRATION).unlink(missing_ok=True)
+    else:
+        conformal.save(run.folder / CALIBRATION, calibration)
+    write_atomically(run.folder / "certificate.json", json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def _calibration(
+    predictor: Predictor, records: Records, environment: str, checkpoint: str, seed: int
+) -> Calibration | None:
+    """The scores of recorded tasks; None if one of them diverged, since its scores are no numbers."""
+    if _diverged(records):
+        return None
+    experiment = predictor.experiment
+    way = experiment.model.outputs if experiment.model.kind == "classification" else None
+    score, values = scores(records)
+    return Calibration(
+        scores=values.flatten(),
+        sizes=torch.full((len(values),), values.shape[1]),
+        score=score,
+        way=way,
+        shot=experiment.data.shot,
+        query=values.shape[1] // (way or 1),
+        norm=norm_of(experiment),
+        transductive=experiment.model.network.transductive,
+        environment=environment,
+        seed=seed,
+        noise_std=noise_std_of(experiment),
+        samples=SAMPLES,
+        checkpoint=checkpoint,
+        shared=predictor.shared,
+    )
+
+
+def _coverage(calibration: Calibration, alpha: float, measured: Mapping[str, Records]) -> dict[str, Any]:
+    """What the sets promise, and what they did on tasks that calibration has not seen."""
+    threshold = calibration.threshold(alpha)
+    few = f"too few tasks for this α: it needs {math.ceil(1 / alpha) - 1}, so every set holds every label"
+    return {
+        "score": calibration.score,
+        "alpha": alpha,
+        "tasks": calibration.tasks,
+        "threshold": threshold,
+        "vacuous": math.isinf(threshold),
+        **({"reason": few} if math.isinf(threshold) else {}),
+        "measured": [measure(records, threshold)._asdict() | {"on": name} for name, records in measured.items()],
+    }
+
+
+def _theorem(predictor: Predictor, request: Request, quiet: bool) -> dict[str, Any]:
+    """Theorem 2 in its three forms, or why there is none."""
+    experiment, samples = predictor.experiment, request.bound_samples
+    reason = no_bound(experiment)
+    if reason is not None:
+        return {"reason": reason}
+    try:
+        with ProgressLine(f"certifying {experiment.algorithm_name}, theorem 2", quiet=quiet) as line:
+            bounds, critic = theorem_of(
+                experiment,
+                predictor.meta,
+                delta=request.delta,
+                samples=samples,
+                seed=request.seed,
+                progress=lambda done: line.show(done, samples, "draws"),
+            )
+    except Diverged as error:
+        return {"reason": f"no bound: {error}"}
+    return {
+        "environment": f"{experiment.data_name}, new tasks of the training sampler",
+        "samples": samples,
+        "bounds": [bound.record() for bound in bounds],
+        **({"critic": critic.record()} if critic else {}),
+    }
+
+
+def _names(run: Run) -> dict[str, Any]:
+    experiment = run.experiment
+    return {
+        "algorithm": experiment.algorithm_name,
+        "data": experiment.data_name,
+        **({"way": experiment.model.outputs} if experiment.model.kind == "classification" else {}),
+        "shot": experiment.data.shot,
+        "preset": experiment.preset,
+        "updates": experiment.training.updates,
+        "train_seed": experiment.training.seed,
+    }
+
+
+def _diverged(records: Records) -> int:
+    return int(records["diverged"].sum())
+
+
+def _at_most(tasks: int, fresh: FreshTasks) -> int:
+    return tasks if fresh.available is None else min(tasks, fresh.available)
+
+
+def _finite_members(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _finite(member) for name, member in record.items()}
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: they become null."""
+    if isinstance(value, dict):
+        return _finite_members(value)
+    if isinstance(value, list):
+        return [_finite(member) for member in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

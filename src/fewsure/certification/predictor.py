@@ -1,0 +1,175 @@
+"""The predictor that is certified: a checkpoint, its number of sampled functions and its one draw of what tasks share.
+
+A guarantee is about all of it, so the draw (θ of SImPa) is made once, on the CPU, from (seed, "certify", "shared"), and
+stored with the calibration: whoever wants coverage adapts with `shared_noise_of`, not with a draw of their own.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fewsure import conformal, streams
+from fewsure.conformal import (
+    Calibration,
+    Measured,
+    measure_intervals,
+    measure_sets,
+    prediction_intervals,
+    prediction_sets,
+    probability_scores,
+    residual_scores,
+)
+from fewsure.data.own_regression import OwnRegression
+from fewsure.data.sine_line import SineLine
+from fewsure.devices import device_of
+from fewsure.errors import FewsureError, require
+from fewsure.evaluation import UnseenBlock, score_blocks
+from fewsure.experiment import Experiment
+from fewsure.metrics.scores import class_probabilities
+from fewsure.scoring import Predict
+from fewsure.training.runs import Run
+from fewsure.types import Facts, Noise, Parts, Task
+from fewsure.vectorise import draw_noise
+
+CALIBRATION = "conformal.safetensors"
+"""The file of a run folder with its calibration."""
+LOSSES = {
+    "classification": "share of errors of the averaged prediction",
+    "regression": "squared error of the mean prediction, clipped at 1 for each query point",
+}
+"""The loss in [0, 1] of a task, by its kind; of targets in the unit that networks see."""
+
+
+def calibration_of(run: Run) -> Calibration | None:
+    """What `fewsure certify` found for the run's checkpoint; None if it has not been run.
+
+    A calibration of another checkpoint is refused: its coverage would not hold.
+    """
+    path = run.folder / CALIBRATION
+    if not path.is_file():
+        return None
+    calibration = conformal.load(path)
+    if calibration.checkpoint != checkpoint_digest(run):
+        raise FewsureError(f"{path} belongs to another checkpoint; run `fewsure certify {run.folder}` again")
+    return calibration
+
+
+def shared_noise_of(
+    calibration: Calibration, experiment: Experiment, device: torch.device | str = "cpu"
+) -> dict[str, Tensor]:
+    """The shared draws with which a task must be adapted for the calibration to hold, on a device."""
+    spec = experiment.algorithm.noise(experiment.model).shared
+    expected = {name: draw.shape for name, draw in spec.items()}
+    found = {name: tuple(draw.shape) for name, draw in calibration.shared.items()}
+    require(found == expected, "calibration", f"of this experiment, whose tasks share draws of {expected}", found)
+    return {name: draw.to(device) for name, draw in calibration.shared.items()}
+
+
+def with_coverage(
+    calibration: Calibration, experiment: Experiment, outputs: Tensor, *, shot: int, coverage: float
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Prediction sets (N, C) of true and false, or intervals (lower (N,), upper (N,)), that hold the truth.
+
+    `outputs` (S, N, C) are those of `calibration.samples` functions at the N query points of one task with `shot`
+    support examples (of each class, or in all for regression). A task that differs from the calibration tasks is
+    refused. `coverage` is marginal: the probability for one point of a new task of `calibration.environment`. With too
+    few calibration tasks for it, every label belongs to a set, and an interval is the whole line.
+    """
+    require(0 < coverage < 1, "coverage", "a probability in (0, 1)", coverage)
+    way = experiment.model.outputs if experiment.model.kind == "classification" else None
+    calibration.require_like(way=way, shot=shot, points=outputs.shape[1], norm=norm_of(experiment))
+    threshold = calibration.threshold(round(1 - coverage, 12))  # 1 − 0.9 is not 0.1 in floating point
+    summary = summarise(experiment, outputs, calibration.noise_std)
+    if way is not None:
+        return prediction_sets(summary["probabilities"], threshold)
+    return prediction_intervals(summary["mean"], threshold, summary.get("spread"))
+
+
+def checkpoint_digest(run: Run) -> str:
+    """SHA-256 of the checkpoint, which names the predictor."""
+    path = run.folder / "checkpoint.safetensors"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+def norm_of(experiment: Experiment) -> str:
+    """What the base network normalises activations by."""
+    return str(getattr(experiment.network, "norm", "none"))
+
+
+def noise_std_of(experiment: Experiment) -> float:
+    """Standard deviation of the noise on y, in the unit that networks see; 0 for classification."""
+    data = experiment.data
+    if isinstance(data, OwnRegression):
+        return data.scaled_noise_std or 0.0
+    return data.noise_std if isinstance(data, SineLine) else 0.0
+
+
+def draw_shared(experiment: Experiment, seed: int) -> Noise:
+    """The shared draws of the predictor that is certified, on the CPU, so that every device has the same ones."""
+    generator = streams.generator(seed, "certify", "shared")
+    return draw_noise(experiment.algorithm.noise(experiment.model), 0, generator)[0]
+
+
+def summarise(experiment: Experiment, outputs: Tensor, noise_std: float) -> dict[str, Tensor]:
+    """What sets and intervals are made from: `probabilities` (N, C), or `mean` (N,) and `spread` (N,).
+
+    The spread is the standard deviation over the S functions plus that of the observation noise; one function has none.
+    """
+    if experiment.model.kind == "classification":
+        return {"probabilities": class_probabilities(outputs)}
+    values = outputs.squeeze(-1)
+    summary = {"mean": values.mean(0)}
+    if len(values) > 1:
+        summary["spread"] = values.std(0) + noise_std
+    return summary
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """All that a certificate is about."""
+
+    experiment: Experiment
+    meta: Parts
+    shared: Noise
+    """What all tasks share, on the CPU."""
+
+    def records(self, blocks: Iterable[UnseenBlock], progress: Callable[[int], None]) -> dict[str, Tensor]:
+        """Of each task: its `loss` in [0, 1], whether it `diverged`, `y` and what `summarise` gives."""
+        device = device_of(self.meta)
+        shared = {name: draw.to(device) for name, draw in self.shared.items()}
+        return score_blocks(self.experiment, self.meta, shared, blocks, self._record, progress)
+
+    def _record(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
+        """Predictions that are no finite numbers are a loss of 1: a task that diverged is not left out."""
+        summary, y = summarise(self.experiment, predict(task.query.x), noise_std_of(self.experiment)), task.query.y
+        if "probabilities" in summary:
+            finite = summary["probabilities"].isfinite().all(-1)
+            losses = (summary["probabilities"].argmax(-1) != y).double()
+        else:
+            y = y.squeeze(-1)
+            finite = torch.stack([values.isfinite() for values in summary.values()]).all(0)
+            losses = (summary["mean"] - y).square().clamp(max=1).double()
+        loss = torch.where(finite, losses, torch.ones_like(losses)).mean()
+        return {"loss": loss, "diverged": ~finite.all(), "y": y, **summary}
+
+
+def scores(records: Mapping[str, Tensor]) -> tuple[conformal.Score, Tensor]:
+    """The name of the score and its values (T, N) on the query points of recorded tasks."""
+    if "probabilities" in records:
+        return "probability", probability_scores(records["probabilities"], records["y"])
+    if "spread" in records:
+        return "scaled residual", residual_scores(records["mean"], records["y"], records["spread"])
+    return "residual", residual_scores(records["mean"], records["y"])
+
+
+def measure(records: Mapping[str, Tensor], threshold: float) -> Measured:
+    """Coverage and size of sets or intervals on recorded tasks, which calibration has not seen."""
+    if "probabilities" in records:
+        measured = measure_sets(prediction_sets(records["probabilities"], threshold), records["y"])
+    else:
+        lower, upper = prediction_intervals(records["mean"], threshold, records.get("spread"))
+        measured = measure_intervals(lower, upper, records["y"])
+    return measured

@@ -1,0 +1,153 @@
+"""Theorem 2 of a SImPa run, on fresh tasks of its training sampler, every term with what it is worth.
+
+The T tasks (a mini-batch's) are drawn once. Then θ, the noise of adaptation, z and the noise on the weights are drawn
+afresh S times, for one w of each task. Each draw s gives
+
+    a_s = mean over tasks and query points of ℓ(w) clipped at 1,       G_s = G(z) of each task, (T, n),
+
+whose expectations over q are bounded with δ/20 each; what is left of δ is the theorem's. Without weight noise there is
+no upper bound on KL[q(w) ‖ p(w)], which is infinite: the bound is then printed with a lower estimate, and called so.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewsure import streams
+from fewsure.algorithms.simpa import Simpa
+from fewsure.bounds import Bound, Form, bound_new_task
+from fewsure.concentration import Reading, mean_reading
+from fewsure.devices import device_of
+from fewsure.divergences import critic_reading, gaussian_reading, moment_reading, semi_implicit_reading, standardise
+from fewsure.errors import Diverged
+from fewsure.experiment import Experiment
+from fewsure.networks import flatten, unflatten
+from fewsure.posteriors import outputs
+from fewsure.types import Draw, Noise, Parts, Task
+from fewsure.vectorise import better_looped, draw_noise, draw_per_task, for_each
+
+FORMS: tuple[Form, ...] = ("paper", "log", "kl")
+SHARE = 1 / 20
+"""Of δ, for the Monte-Carlo error of the loss, and again for that of the KL."""
+INFINITE = "the KL of an implicit posterior is infinite"
+DEPENDENT = "the norm sees all query points at once, so their losses are not independent"
+
+
+def no_bound(experiment: Experiment) -> str | None:
+    """Why Theorem 2 says nothing of a run; None if it does."""
+    if isinstance(experiment.algorithm, Simpa):
+        return None
+    return f"no bound: {experiment.algorithm_name} has no posterior over θ"
+
+
+def theorem_of(
+    experiment: Experiment,
+    meta: Parts,
+    *,
+    delta: float,
+    samples: int,
+    seed: int,
+    progress: Callable[[int], None] = lambda done: None,
+) -> tuple[list[Bound], Reading | None]:
+    """(Theorem 2 in its three forms, what the critic reads, if there is one) from `samples` draws of everything in q.
+
+    The critic's reading is Donsker and Varadhan's lower estimate on samples that it has not been trained on: of
+    KL[q(w) ‖ p(w)], or with `moment+critic` of what q's means and variances leave of it. No bound rests on it.
+    """
+    algorithm, model, device = experiment.algorithm, experiment.training_model, device_of(meta)
+    assert isinstance(algorithm, Simpa)
+    count = experiment.training.tasks
+    tasks, _ = experiment.data.tasks("train", device).sample(count, _generator(seed, "tasks", device))
+    losses, means = [], []
+    with torch.no_grad():
+        for number in range(samples):
+            loss, mean = _draw(experiment, algorithm, meta, tasks, _generator(seed, number, device))
+            losses.append(loss)
+            means.append(mean)
+            progress(number + 1)
+        critic = _critic(experiment, algorithm, meta, tasks, samples, _generator(seed, "critic", device))
+    stacked, noise = torch.stack(means), algorithm.weight_noise
+    if not bool(stacked.isfinite().all()):
+        raise Diverged("adaptation diverged on a task of training, so that its weights are no finite numbers")
+    if noise > 0:
+        kl = semi_implicit_reading(stacked, noise, algorithm.sigma_w, SHARE * delta)
+    else:
+        kl = _mean_reading([moment_reading(stacked[:, task], algorithm.sigma_w) for task in range(count)])
+    kl_theta = gaussian_reading(flatten(meta["generator"]), algorithm.sigma_0, 0.0, algorithm.sigma_theta**2)
+    caveats = [*([DEPENDENT] if model.network.transductive else []), *([INFINITE] if noise == 0 else [])]
+    bounds = [
+        bound_new_task(
+            mean_reading(torch.stack(losses), SHARE * delta),
+            kl,
+            kl_theta,
+            examples=experiment.data.query_size,
+            tasks=count,
+            delta=delta,
+            form=form,
+            caveats=caveats,
+        )
+        for form in FORMS
+    ]
+    return bounds, critic
+
+
+def _draw(
+    experiment: Experiment, algorithm: Simpa, meta: Parts, tasks: Task, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """(a_s, G_s) of one draw of everything in q, on the CPU. A loss that is no number counts as 1."""
+    model = experiment.training_model
+    family, count = algorithm.posterior(model), experiment.training.tasks
+    shared, noise = draw_noise(algorithm.noise(model), count, generator)
+    own = draw_per_task(algorithm.prediction_noise(model, 1), count, generator)
+    per_example = model.bounded_loss if algorithm.clip == "bounded" else model.loss
+
+    def one_task(parts: tuple[Task, Noise, Noise], meta: Parts) -> tuple[Tensor, Tensor]:
+        task, noise, own = parts
+        adapted = algorithm.adapt(meta, model, task.support, shared | noise)
+        means = family.means(adapted["generator"], own["z"])
+        weights = unflatten(model.network, family.perturb(means, own.get("weights")))
+        (output,) = outputs(model.network, weights, task.query.x)
+        return per_example(output, task.query.y).clamp(max=1).nan_to_num(1.0).mean(), means.squeeze(0)
+
+    every_task = for_each(one_task, loop=better_looped(model.network, generator.device))
+    loss, means = every_task((tasks, noise, own), meta)
+    return loss.double().mean().cpu(), means.cpu()
+
+
+def _critic(
+    experiment: Experiment, algorithm: Simpa, meta: Parts, tasks: Task, samples: int, generator: torch.Generator
+) -> Reading | None:
+    """The adapted critic on fresh samples of q and p, for one draw of θ; a mean over tasks."""
+    if not algorithm.uses_critic:
+        return None
+    model = experiment.training_model
+    family, critic, count = algorithm.posterior(model), algorithm.critic(model), experiment.training.tasks
+    shared, noise = draw_noise(algorithm.noise(model), count, generator)
+    draws = {**algorithm.prediction_noise(model, samples), "prior": Draw((samples, critic.sizes[0]))}
+    own = draw_per_task(draws, count, generator)
+
+    def one_task(parts: tuple[Task, Noise, Noise], meta: Parts) -> tuple[Tensor, Tensor]:
+        task, noise, own = parts
+        adapted = algorithm.adapt(meta, model, task.support, shared | noise)
+        posterior = family.perturb(family.means(adapted["generator"], own["z"]), own.get("weights"))
+        prior = own["prior"]
+        if algorithm.kl == "critic":
+            prior = algorithm.sigma_w * prior
+        else:
+            posterior = standardise(posterior)
+        return critic(adapted["critic"], posterior).squeeze(-1), critic(adapted["critic"], prior).squeeze(-1)
+
+    values: Any = for_each(one_task, loop=True)((tasks, noise, own), meta)  # one task's samples in memory at a time
+    return _mean_reading([critic_reading(*pair) for pair in zip(*values, strict=True)])
+
+
+def _mean_reading(readings: list[Reading]) -> Reading:
+    """Of the mean over tasks, from readings of one worth."""
+    return readings[0]._replace(value=math.fsum(reading.value for reading in readings) / len(readings))
+
+
+def _generator(seed: int, part: str | int, device: torch.device) -> torch.Generator:
+    return streams.generator(seed, "certify", "bound", part, device=device)

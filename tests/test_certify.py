@@ -1,0 +1,442 @@
+"""From a trained run to its certificates: fresh tasks, one predictor, honest bounds, and what is refused."""
+
+import dataclasses
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from fewsure import streams
+from fewsure.algorithms.maml import Maml
+from fewsure.bounds import theorem_2
+from fewsure.certificates import held_out, split_classes
+from fewsure.certification import calibration_of, shared_noise_of, with_coverage
+from fewsure.certification.certify import Request, certify_run
+from fewsure.certification.environment import environment_of, fresh_blocks
+from fewsure.certification.predictor import Predictor, draw_shared, scores
+from fewsure.certification.theorem import theorem_of
+from fewsure.cli import main
+from fewsure.conformal import conformal_threshold
+from fewsure.data.classification import Features
+from fewsure.data.episodes import Episodes
+from fewsure.data.pools import SPLITS, restrict
+from fewsure.data.sine_line import SineLine
+from fewsure.errors import FewsureError
+from fewsure.evaluation import unseen_block
+from fewsure.experiment import Experiment, Training
+from fewsure.networks import MlpOptions
+from fewsure.report.certificate_page import BEGIN, END, certificates_section
+from fewsure.report.certificate_table import certificate_table
+from fewsure.training.runs import Run
+from fewsure.vectorise import take
+
+from .helpers import small_simpa, write_blobs
+
+CPU = torch.device("cpu")
+ROOT = Path(__file__).resolve().parents[1]
+CERTIFICATES = json.loads((ROOT / "results" / "certificates.json").read_text())
+
+
+def untrained(folder: Path, experiment: Experiment) -> Run:
+    """A run at its start: certificates hold whatever the training was."""
+    run = Run.create(folder, experiment)
+    run.save(run.initial())
+    return run
+
+
+def sine_line(**options: object) -> Experiment:
+    algorithm = small_simpa(sigma_theta=0.5, **options)
+    return Experiment(algorithm, SineLine(query=7), MlpOptions((5,)), Training(tasks=3), preset="test")
+
+
+def blobs(folder: Path, **options: object) -> Experiment:
+    """Maml on Gaussian blobs: 24 classes in each split, 5-way 1-shot would be easy, 3-way 2-shot is easier still."""
+    data = Features(**({"folder": str(write_blobs(folder, classes=24)), "way": 3, "shot": 2, "query": 4} | options))  # type: ignore[arg-type]
+    return Experiment(Maml(inner_lr=0.1), data, MlpOptions((8,)), Training(tasks=3), preset="test")
+
+
+@pytest.fixture(scope="module")
+def regression(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return untrained(tmp_path_factory.mktemp("certify") / "sine-line", sine_line())
+
+
+@pytest.fixture(scope="module")
+def classification(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("certify")
+    return untrained(folder / "run", blobs(folder / "blobs"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# Which tasks
+
+
+def test_a_restricted_pool_has_the_examples_of_its_classes_and_no_others(classification: Run) -> None:
+    assert isinstance(classification.experiment.data, Features)
+    pool = classification.experiment.data.pool("test")
+    names = pool.classes[1::3][::-1]
+    part = restrict(pool, names)
+    assert part.classes == pool.classes[1::3]
+    for name in names:
+        (first, last), (own_first, own_last) = (p.starts[p.classes.index(name) :][:2].tolist() for p in (pool, part))
+        assert torch.equal(part.examples[own_first:own_last], pool.examples[first:last])
+    assert len(part.examples) == int(part.starts[-1])
+    assert len({pool.checksum, part.checksum, restrict(pool, names[1:]).checksum}) == 3
+    with pytest.raises(FewsureError, match="1 are not, for instance 'unheard of'"):
+        restrict(pool, ["unheard of", names[0]])
+
+
+def test_tasks_of_given_classes_are_what_the_sampler_draws_for_these_classes(classification: Run) -> None:
+    assert isinstance(classification.experiment.data, Features)
+    episodes = Episodes(classification.experiment.data.pool("test"), way=3, shot=2, query=4)
+    drawn, facts = episodes.sample(6, streams.generator(0, "test"))
+    generator = streams.generator(0, "test")
+    torch.randint(1, (6,), generator=generator)  # the sampler's choice of a group
+    torch.rand(6, len(episodes.pool.classes), generator=generator)  # and of classes
+    again, same = episodes.sample_of(facts["classes"], generator)
+    assert torch.equal(same["classes"], facts["classes"])
+    assert torch.equal(again.support.x, drawn.support.x)
+    assert torch.equal(again.query.x, drawn.query.x)
+
+
+def test_certified_tasks_are_of_one_half_of_the_test_classes_and_the_checks_of_both(classification: Run) -> None:
+    experiment = classification.experiment
+    assert isinstance(experiment.data, Features)
+    names = experiment.data.pool("test").classes
+    calibration, test = split_classes(names)
+    environment = environment_of(experiment, "tasks", 0, CPU)
+    assert set(environment.unseen) == {"other tasks", "other classes"}
+    for fresh, half in ((environment.certified, calibration), (environment.unseen["other classes"], test)):
+        assert isinstance(fresh.sampler, Episodes)
+        assert fresh.sampler.pool.classes == half
+    assert "features test pool, calibration half (12 of 24 classes), 3-way 2-shot" in environment.certified.description
+
+
+def test_class_disjoint_tasks_share_no_class(classification: Run) -> None:
+    environment = environment_of(classification.experiment, "new-classes", 0, CPU)
+    (block,) = fresh_blocks(classification.experiment, environment.certified, "held-out", 4, 0, CPU)
+    classes = block.facts["classes"].flatten().tolist()
+    assert len(set(classes)) == len(classes) == 12
+    assert set(environment.unseen) == {"other classes"}
+    with pytest.raises(FewsureError, match="`tasks` to be at most 4, the tasks without a class in common"):
+        list(fresh_blocks(classification.experiment, environment.certified, "held-out", 5, 0, CPU))
+
+
+def test_the_first_tasks_do_not_depend_on_how_many_follow_and_no_other_stream_has_them(regression: Run) -> None:
+    fresh = environment_of(regression.experiment, "tasks", 0, CPU).certified
+
+    def first_inputs(part: str, tasks: int) -> torch.Tensor:
+        blocks = fresh_blocks(regression.experiment, fresh, part, tasks, 0, CPU)
+        return torch.cat([block.task.support.x for block in blocks])
+
+    assert torch.equal(first_inputs("held-out", 45)[:25], first_inputs("held-out", 25))
+    certified = first_inputs("held-out", 20)
+    others = [first_inputs(part, 20) for part in ("verify", "other tasks")]
+    others += [unseen_block(regression.experiment, 0, 0, split, CPU).task.support.x for split in SPLITS]
+    assert all(not bool((certified == other).any()) for other in others)
+
+
+# The predictor
+
+
+def test_the_calibration_is_of_predictions_with_its_own_shared_draw(regression: Run) -> None:
+    """The scores by hand: adapt with the stored θ, predict with as many functions, residual over spread."""
+    certify_run(regression, CPU, Request(tasks=25, bound_samples=4))
+    calibration, experiment = calibration_of(regression), regression.experiment
+    assert calibration is not None
+    shared = shared_noise_of(calibration, experiment)
+    assert torch.equal(shared["theta"], draw_shared(experiment, 0)["theta"])
+    assert calibration.samples == 32
+    assert (calibration.way, calibration.shot, calibration.query, calibration.tasks) == (None, 5, 7, 25)
+
+    meta = regression.load(CPU).meta
+    block = take(
+        next(
+            iter(
+                fresh_blocks(experiment, environment_of(experiment, "tasks", 0, CPU).certified, "held-out", 25, 0, CPU)
+            )
+        ),
+        3,
+    )
+    posterior = experiment.algorithm.adapt(meta, experiment.model, block.task.support, shared | block.noise)
+    outputs = experiment.algorithm.predict(posterior, experiment.model, block.task.query.x, block.prediction_noise)
+    residual = (block.task.query.y - outputs.mean(0)).abs() / (outputs.std(0) + 0.3)
+    torch.testing.assert_close(calibration.scores[21:28].float(), residual.squeeze(-1), rtol=1e-4, atol=1e-5)
+
+    lower, upper = with_coverage(calibration, experiment, outputs, shot=5, coverage=0.9)
+    inside = (lower <= block.task.query.y.squeeze(-1)) & (block.task.query.y.squeeze(-1) <= upper)
+    assert torch.equal(inside, calibration.scores[21:28] <= calibration.threshold(0.1))
+    with pytest.raises(FewsureError, match="expected `shot` to be 5, as in the calibration tasks, but got 3"):
+        with_coverage(calibration, experiment, outputs, shot=3, coverage=0.9)
+    with pytest.raises(FewsureError, match="expected `coverage`"):
+        with_coverage(calibration, experiment, outputs, shot=5, coverage=1.0)
+
+
+def test_sets_of_classes_come_from_the_calibrated_probabilities(classification: Run) -> None:
+    certify_run(classification, CPU, Request(tasks=40))
+    calibration, experiment = calibration_of(classification), classification.experiment
+    assert calibration is not None
+    assert calibration.shared == {}
+    outputs = torch.randn(1, 12, 3, generator=torch.Generator().manual_seed(0))
+    sets = with_coverage(calibration, experiment, outputs, shot=2, coverage=0.8)
+    assert isinstance(sets, torch.Tensor)
+    assert torch.equal(sets, 1 - outputs[0].softmax(-1).double() <= calibration.threshold(0.2))
+    assert calibration.threshold(0.2) == conformal_threshold(calibration.scores, calibration.sizes, 0.2)
+
+
+def test_a_calibration_of_another_checkpoint_or_experiment_is_refused(regression: Run, tmp_path: Path) -> None:
+    certify_run(regression, CPU, Request(tasks=4, bound_samples=4))
+    calibration = calibration_of(regression)
+    assert calibration is not None
+    other = untrained(tmp_path / "run", sine_line(latent=2))
+    assert calibration_of(other) is None
+    with pytest.raises(FewsureError, match="of this experiment, whose tasks share draws of"):
+        shared_noise_of(calibration, other.experiment)
+    (other.folder / "conformal.safetensors").write_bytes((regression.folder / "conformal.safetensors").read_bytes())
+    with pytest.raises(FewsureError, match="belongs to another checkpoint; run `fewsure certify"):
+        calibration_of(other)
+
+
+def test_training_further_removes_what_was_certified(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", sine_line())
+    certify_run(run, CPU, Request(tasks=4, bound_samples=4))
+    assert {"certificate.json", "conformal.safetensors"} <= set(files(run.folder))
+    run.forget_evaluation()
+    assert set(files(run.folder)) == {"config.json", "checkpoint.safetensors"}
+
+
+# The statements
+
+
+def test_the_loss_of_a_task_is_the_clipped_error_of_the_mean_prediction(regression: Run) -> None:
+    experiment = regression.experiment
+    predictor = Predictor(experiment, regression.load(CPU).meta, draw_shared(experiment, 0))
+    fresh = environment_of(experiment, "tasks", 0, CPU).certified
+    records = predictor.records(fresh_blocks(experiment, fresh, "held-out", 30, 0, CPU), lambda done: None)
+    by_hand = (records["mean"] - records["y"]).square().clamp(max=1).double().mean(1)
+    torch.testing.assert_close(records["loss"], by_hand)
+    assert 0 < float(by_hand.min()) < float(by_hand.max()) <= 1
+    record = certify_run(regression, CPU, Request(tasks=30, bound_samples=4, delta=0.2, method="both"))
+    assert record["held_out"] == held_out(by_hand, 0.2, "both").record() | {"diverged": 0}
+    assert scores(records)[0] == "scaled residual"
+
+
+def test_certificate_and_coverage_hold_on_many_other_tasks(classification: Run) -> None:
+    record = certify_run(classification, CPU, Request(tasks=400, alpha=0.2, verify=4000))
+    held, measured = record["held_out"], record["measured"]
+    assert measured["tasks"] == 4000
+    assert measured["mean"] - measured["ci95"] <= held["limit"] <= measured["mean"] + 0.05
+    other_tasks, other_classes = record["conformal"]["measured"]
+    assert (other_tasks["on"], other_classes["on"]) == ("other tasks", "other classes")
+    assert other_tasks["coverage"] >= 0.8 - 4 * other_tasks["error"]
+    assert 0 < other_tasks["size"] <= 3
+    assert record["theorem_2"] == {"reason": "no bound: maml has no posterior over θ"}
+
+
+def test_tasks_on_which_adaptation_diverged_count_as_lost(tmp_path: Path) -> None:
+    experiment = blobs(tmp_path / "blobs")
+    run = untrained(tmp_path / "run", dataclasses.replace(experiment, algorithm=Maml(inner_lr=1e30)))
+    (run.folder / "conformal.safetensors").write_bytes(b"of an earlier certificate")
+    record = certify_run(run, CPU, Request(tasks=20))
+    assert record["held_out"]["mean"] == record["held_out"]["limit"] == 1
+    assert record["held_out"]["vacuous"]
+    assert record["held_out"]["diverged"] == 20
+    assert record["conformal"] == {"reason": "no sets: adaptation diverged on 20 of 20 tasks"}
+    assert not (run.folder / "conformal.safetensors").exists()
+    assert "no sets: adaptation diverged" in certificate_table(record)
+
+
+def test_too_few_tasks_for_alpha_are_said_so(classification: Run) -> None:
+    record = certify_run(classification, CPU, Request(tasks=8))
+    sets = record["conformal"]
+    assert sets["threshold"] is None
+    assert sets["vacuous"]
+    assert "needs 9" in sets["reason"]
+    assert [found["coverage"] for found in sets["measured"]] == [1, 1]
+    assert json.loads((classification.folder / "certificate.json").read_text()) == record
+
+
+# Theorem 2
+
+
+def test_with_weight_noise_theorem_2_is_rigorous_and_without_it_never() -> None:
+    for noise in (0.3, 0.0):
+        experiment = sine_line(weight_noise=noise, kl="moment")
+        meta = experiment.algorithm.init(experiment.model, streams.generator(0, "init"))
+        bounds, critic = theorem_of(experiment, meta, delta=0.1, samples=40, seed=0)
+        assert critic is None
+        for bound in bounds:
+            assert bound.rigorous == (noise > 0)
+            assert bound.epsilon == pytest.approx(0.09 if noise else 0.095)
+            assert (bound.tasks, bound.examples) == (3, 7)
+            readings = [torch.tensor(reading.value, dtype=torch.float64) for reading in bound.readings.values()]
+            by_hand = theorem_2(*readings, examples=7, tasks=3, epsilon=bound.epsilon, form=bound.form)
+            assert bound.total == pytest.approx(float(by_hand.total))
+            assert bound.vacuous
+        kl = bounds[0].readings["KL[q(w) ‖ p(w)]"]
+        assert kl.worth == ("upper bound" if noise else "lower estimate")
+        assert ("the KL of an implicit posterior is infinite" in bounds[0].reason) == (noise == 0)
+
+
+def test_the_loss_of_theorem_2_is_an_upper_bound_on_many_more_draws() -> None:
+    experiment = sine_line(weight_noise=0.3)
+    meta = experiment.algorithm.init(experiment.model, streams.generator(0, "init"))
+    few, many = (theorem_of(experiment, meta, delta=0.1, samples=samples, seed=0)[0][0] for samples in (20, 150))
+    assert few.readings["loss"].value >= many.readings["loss"].value > 0.3
+    assert few.readings["KL[q(w) ‖ p(w)]"].value >= many.readings["KL[q(w) ‖ p(w)]"].value
+
+
+@pytest.mark.parametrize("kl", ["critic", "moment+critic"])
+def test_no_reading_of_a_critic_is_shown_as_a_kl(kl: str, tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", sine_line(kl=kl))
+    record = certify_run(run, CPU, Request(tasks=4, bound_samples=20))
+    theorem = record["theorem_2"]
+    assert theorem["critic"]["worth"] == "lower estimate"
+    assert theorem["critic"]["ceiling"] == pytest.approx(math.log(20))
+    for bound in theorem["bounds"]:
+        assert not bound["rigorous"]
+        assert bound["readings"]["KL[q(w) ‖ p(w)]"]["value"] != theorem["critic"]["value"]
+    lines = certificate_table(record).splitlines()
+    (of_critic,) = (line for line in lines if "critic" in line)
+    assert "lower estimate, no KL; no more than ln(m_φ) = 3.00 can be read" in of_critic
+    assert not any("≤" in line for line in lines if line.startswith("Theorem 2, "))
+
+
+def test_a_reading_above_its_ceiling_is_called_noise(tmp_path: Path) -> None:
+    record = certify_run(untrained(tmp_path / "run", sine_line(kl="critic")), CPU, Request(tasks=4, bound_samples=5))
+    record["theorem_2"]["critic"] |= {"value": 100.0, "reliable": False}
+    assert "can be read, so this is noise" in certificate_table(record)
+
+
+# The command
+
+
+def test_the_command_prints_one_table_or_one_object(regression: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["certify", str(regression.folder), "--tasks", "12", "--bound-samples", "5", "--device", "cpu"]
+    assert main([*arguments, "--verify", "6", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    record = json.loads(printed.out)
+    assert json.loads((regression.folder / "certificate.json").read_text()) == record
+    assert set(record) >= {"environment", "assumed", "seed", "version", "device", "seconds", "checkpoint", "loss"}
+    assert main(arguments) == 0
+    table = capsys.readouterr().out
+    assert table.splitlines()[0] == record["environment"]
+    for statement in ("held-out certificate (betting)", "conformal intervals", "Theorem 2, paper form", "kl form"):
+        assert statement in table
+    assert f"≤ {record['held_out']['limit']:.4f}" in table
+    assert "not guaranteed jointly" in table
+
+
+def test_results_and_page_hold_the_last_certificate_of_each_run(
+    regression: Run, classification: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, page = tmp_path / "new" / "results.json", tmp_path / "page.md"
+    page.write_text(f"# Mine\n\n{BEGIN}\nold\n{END}\n\nafter\n")
+    kept = ["--results", str(results), "--page", str(page), "--device", "cpu", "--bound-samples", "5", "--json"]
+    for run, tasks in ((regression, "11"), (classification, "12"), (regression, "13")):
+        assert main(["certify", str(run.folder), "--tasks", tasks, *kept]) == 0
+    records = json.loads(results.read_text())
+    assert [record["held_out"]["tasks"] for record in records] == [12, 13]
+    assert page.read_text() == f"# Mine\n\n{BEGIN}\n\n{certificates_section(records)}\n\n{END}\n\nafter\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--delta", "0"], "expected `delta` to be a probability in (0, 1), but got 0.0"),
+        (["--delta", "1.5"], "expected `delta` to be a probability in (0, 1)"),
+        (["--alpha", "1"], "expected `alpha` to be a probability in (0, 1)"),
+        (["--tasks", "1"], "expected `tasks` to be at least 2, since one task says nothing of the next"),
+        (["--verify", "1"], "expected `verify` to be 0, or at least 2 tasks"),
+        (["--bound-samples", "1"], "expected `bound_samples` to be at least 4"),
+        (["--method", "hope"], "invalid choice: 'hope'"),
+        (["--unit", "new-classes"], "sine-line has no classes, so expected `unit` to be tasks"),
+        (["--page", "page.md"], "expected --page together with --results"),
+        (["--results", "r.json", "--page", "page.md"], "expected page.md to be a page with the lines"),
+    ],
+)
+def test_what_cannot_be_certified_is_one_line_and_changes_nothing(
+    arguments: list[str],
+    message: str,
+    regression: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = files(regression.folder)
+    assert main(["certify", str(regression.folder), "--device", "cpu", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert files(regression.folder) == before
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Run.create(tmp_path / "run", sine_line())
+    assert main(["certify", str(tmp_path / "run"), "--device", "cpu"]) == 2
+    assert "has no checkpoint yet" in capsys.readouterr().err
+    assert set(files(tmp_path / "run")) == {"config.json"}
+
+
+def test_classes_of_training_are_refused(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", blobs(tmp_path / "blobs"))
+    shutil.copy(tmp_path / "blobs" / "test.npz", tmp_path / "blobs" / "train.npz")
+    before = files(run.folder)
+    with pytest.raises(FewsureError, match=r"24 of 24 were classes of training, .* a certificate needs fresh ones"):
+        certify_run(run, CPU, Request(tasks=4))
+    assert files(run.folder) == before
+
+
+def test_classes_of_validation_are_refused_if_the_run_was_trained_on_them(tmp_path: Path) -> None:
+    experiment = blobs(tmp_path / "blobs", train_on_validation=True)
+    shutil.copy(tmp_path / "blobs" / "test.npz", tmp_path / "blobs" / "validation.npz")
+    with pytest.raises(FewsureError, match=r"24 of 24 were classes of training \(validation\)"):
+        environment_of(experiment, "tasks", 0, CPU)
+
+
+def test_a_pool_that_is_too_small_for_two_halves_is_refused(tmp_path: Path) -> None:
+    experiment = blobs(tmp_path / "blobs", way=13)
+    with pytest.raises(FewsureError, match=r"halves of at least 13 \(way\), but there are 24"):
+        environment_of(experiment, "tasks", 0, CPU)
+    with pytest.raises(FewsureError, match="of one group, so expected `unit` to be tasks"):
+        environment_of(blobs(tmp_path / "more", within_group=True), "new-classes", 0, CPU)
+
+
+# The committed certificates of two trained runs
+
+
+@pytest.mark.parametrize("record", CERTIFICATES, ids=[record["data"] for record in CERTIFICATES])
+def test_the_certificate_of_a_trained_run_is_valid_and_near_the_true_loss(record: dict) -> None:
+    held, measured = record["held_out"], record["measured"]
+    assert held["tasks"] == 1000
+    assert measured["tasks"] >= 4000
+    assert held["limit"] >= measured["mean"] + measured["ci95"]
+    assert held["limit"] - measured["mean"] <= 0.05
+    same_classes = record["conformal"]["measured"][0]
+    assert same_classes["on"] == "other tasks"
+    assert abs(same_classes["coverage"] - 0.9) <= 4 * same_classes["error"]
+    assert {"seed", "version", "device", "seconds", "preset", "checkpoint"} <= set(record)
+
+
+def test_the_committed_certificates_are_of_a_sine_line_and_an_omniglot_run() -> None:
+    assert {(record["algorithm"], record["data"]) for record in CERTIFICATES} >= {
+        ("simpa", "sine-line"),
+        ("protonet", "omniglot"),
+    }
+    (theorem,) = (record["theorem_2"] for record in CERTIFICATES if record["algorithm"] == "simpa")
+    assert [bound["form"] for bound in theorem["bounds"]] == ["paper", "log", "kl"]
+    assert all(bound["vacuous"] and not bound["rigorous"] for bound in theorem["bounds"])
+    assert theorem["bounds"][0]["total"] > 100
+
+
+def test_the_page_shows_the_certificates_of_the_json() -> None:
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    assert f"{BEGIN}\n\n{certificates_section(CERTIFICATES)}\n\n{END}" in page
