@@ -200,7 +200,8 @@ class Simpa:
 
         # θ ~ N(μ_θ, σ₀ I): its noise is shared by a meta-batch, and so is θ.
         shift, std = unflatten(family.generator, noise["theta"]), self.sigma_0**0.5
-        generator = {name: torch.add(mean, shift[name], alpha=std) for name, mean in meta["generator"].items()}  # λ ← θ
+        theta = {name: torch.add(mean, shift[name], alpha=std) for name, mean in meta["generator"].items()}
+        generator = family.start(theta)  # λ ← θ
         critic = meta.get("critic", {})  # ω ← ω₀
         for step in range(self.inner_steps):
             means, descend_to = family.generate(generator, noise["z"][step], first_order=self.first_order)

@@ -6,24 +6,29 @@ After K steps of size η with S samples each
 
     W_task = W − η Σ_k H_kᵀ Δ_k,        H_k (S, hidden), Δ_k (S, n),
 
-so a task holds the factors H_k and −η Δ_k, of rank K·S in all, and h W_task = h W + Σ_k (h H_kᵀ)(−η Δ_k) with one W for
-all tasks. Exact for first and second order. It pays while K·S is less than the number of hidden units; beyond that, a
-task has its own copy.
+so a task holds all H_k, one below the other, as `left` and all −η Δ_k as `right`, of rank K·S, and
+h W_task = h W + (h leftᵀ) right with one W for all tasks. Exact for first and second order. It pays while K·S is less
+than the number of hidden units; beyond that, a task has its own copy.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import vjp
+from torch.nn import functional
 
 from fewsure.adaptation import detach
 from fewsure.networks import Mlp, weight_count
 from fewsure.types import Draw, Network, Params
 
 Latent = Literal["uniform", "normal"]
+
+ALIGNED = 8
+"""Rows of a matrix product should hold a multiple of so many numbers: GPUs are several times slower otherwise."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,10 @@ class ImplicitPosterior:
         """The noise on the weights of so many samples, named; nothing where there is none."""
         return {"weights": Draw((*samples, weight_count(self.network)))} if self.weight_noise else {}
 
+    def start(self, theta: Params) -> Params:
+        """λ before the first step: θ, its last layer padded so that rows are aligned for matrix units."""
+        return theta | {name: functional.pad(theta[name], (0, self._padding)) for name in self._last}
+
     def means(self, parameters: Params, z: Float[Tensor, "S latent"]) -> Float[Tensor, "S n"]:
         """G(z), S flat weight vectors without their noise."""
         return self._last_layer(parameters, self._hidden_units(parameters, z)).tanh()
@@ -75,19 +84,25 @@ class ImplicitPosterior:
         means = self._last_layer(at, hidden).tanh()
 
         def step(gradient: Tensor, lr: float) -> Params:
-            delta = gradient * (1 - means.square())
+            delta = functional.pad(gradient * (1 - means.square()), (0, self._padding))
             of_hidden = delta @ at[last].T
-            for left, right in _factors(at):
-                of_hidden = of_hidden + (delta @ right.T) @ left
-            changed = _subtract(parameters, pull_back(of_hidden) | {bias: delta.sum(0)}, lr)
-            number = len(_factors(parameters))
-            return changed | {f"left.{number}": hidden, f"right.{number}": -lr * delta}
+            if "left" in at:
+                of_hidden = of_hidden + (delta @ at["right"].T) @ at["left"]
+            factors = {"left": hidden, "right": -lr * delta}
+            if "left" in at:
+                factors = {name: torch.cat([parameters[name], new]) for name, new in factors.items()}
+            return _subtract(parameters, pull_back(of_hidden) | {bias: delta.sum(0)}, lr) | factors
 
         return means, step
 
     def perturb(self, means: Float[Tensor, "S n"], noise: Float[Tensor, "R n"] | None) -> Float[Tensor, "R n"]:
         """w = G(z) + s·noise, for as many of the means as there is noise for; without noise, the means themselves."""
         return means if noise is None else means[: len(noise)] + self.weight_noise * noise
+
+    @property
+    def _padding(self) -> int:
+        """Columns of the padded last layer that make no weight."""
+        return -weight_count(self.network) % ALIGNED
 
     @property
     def _trunk(self) -> Mlp:
@@ -106,14 +121,9 @@ class ImplicitPosterior:
         """What tanh is taken of: the layer that all tasks share, and the factors of a task."""
         last, bias = self._last
         mapped = hidden @ parameters[last] + parameters[bias]
-        for left, right in _factors(parameters):
-            mapped = mapped + (hidden @ left.T) @ right
-        return mapped
-
-
-def _factors(parameters: Params) -> list[tuple[Tensor, Tensor]]:
-    """The factors of a task's change of the last layer, one pair for each step."""
-    return [(left, parameters[f"right{name[4:]}"]) for name, left in parameters.items() if name.startswith("left.")]
+        if "left" in parameters:
+            mapped = mapped + (hidden @ parameters["left"].T) @ parameters["right"]
+        return mapped[..., : weight_count(self.network)]
 
 
 def _subtract(parameters: Params, gradient: Params, lr: float) -> Params:

@@ -23,6 +23,8 @@ class Engine:
     """Tasks that are held in memory at once; all of them if None. The numbers do not depend on it."""
     loop: bool = False
     """One task after another instead of vectorised. The numbers do not depend on it."""
+    fuses: bool = True
+    """Use fused kernels where they fit. The numbers do not depend on it, but for rounding."""
 
     @classmethod
     def fastest(cls, algorithm: Algorithm, model: Model, device: torch.device, chunk_size: int | None) -> "Engine":
@@ -53,7 +55,7 @@ class Engine:
             return pytree.tree_map(lambda value: value.detach() if share == 1 else share * value.detach(), found)
 
         add = partial(pytree.tree_map, torch.add)
-        with fused_kernels(allowed=getattr(self.algorithm, "first_order", True)):
+        with fused_kernels(allowed=self.fuses and getattr(self.algorithm, "first_order", True)):
             result = of_chunk(0)
             for first in range(size, total, size):
                 result = add(result, of_chunk(first))

@@ -1,0 +1,1 @@
+"""How fast training is: the same meta-updates as `fewsure train` makes, timed on synthetic data with fresh tasks."""

@@ -1,0 +1,130 @@
+"""Timing one case: updates a second, memory, arithmetic; and the plain program that it is compared with."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fewsure import streams
+from fewsure.algorithms.simpa import Simpa
+from fewsure.bench.cases import Case
+from fewsure.posteriors.implicit import ImplicitPosterior
+from fewsure.training.engine import Engine
+from fewsure.training.optimiser import Optimiser
+from fewsure.training.update import MetaUpdate
+from fewsure.types import Algorithm, Model, Parts, Stage
+from fewsure.vectorise import draw_noise
+
+WARM_UP = 6
+WINDOWS = 5
+
+
+class Timing(NamedTuple):
+    """What one case costs."""
+
+    seconds: float
+    """Per update, the median over windows of updates."""
+    memory: float | None
+    """Peak memory of the device in GiB; None on a CPU."""
+
+
+def time_updates(case: Case, device: torch.device, seconds: float) -> Timing:
+    """Make updates as training does for about so many seconds, after a warm-up."""
+    meta = _initial(case, device)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    make_update = MetaUpdate(case.experiment, meta, Optimiser(meta), device)
+    return Timing(_median_seconds(make_update, device, seconds), _peak_memory(device))
+
+
+def time_reference(case: Case, device: torch.device, seconds: float) -> Timing:
+    """The straightforward program: task after task, kernel by kernel, each task with its own copy of everything."""
+    experiment, meta = case.experiment, _initial(case, device)
+    algorithm, model, tasks = _dense(experiment.algorithm), experiment.training_model, experiment.training.tasks
+    engine, optimiser = Engine(algorithm, model, chunk_size=1, loop=True, fuses=False), Optimiser(meta)
+    optimiser.set_learning_rate(experiment.training.lr)
+    spec, source = algorithm.noise(model), experiment.data.tasks("train", device)
+
+    def make_update(update: int) -> None:
+        generator = streams.generator(0, "reference", update, device=device)
+        batch, _ = source.sample(tasks, generator)
+        shared, noise = draw_noise(spec, tasks, generator)
+        gradient, _ = engine.gradient(meta, batch, shared, noise, Stage(torch.tensor(update, device=device), tasks))
+        optimiser.step(gradient, experiment.training.clip_norm)
+
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    return Timing(_median_seconds(make_update, device, seconds), _peak_memory(device))
+
+
+def operations(case: Case) -> int:
+    """Floating-point operations of the matrix products and convolutions of one update, counted on a CPU for one task."""
+    experiment, device = case.experiment, torch.device("cpu")
+    algorithm, model = experiment.algorithm, experiment.training_model
+    generator = streams.generator(0, "operations")
+    batch, _ = experiment.data.tasks("train", device).sample(1, generator)
+    shared, noise = draw_noise(algorithm.noise(model), 1, generator)
+    with FlopCounterMode(display=False) as counter:
+        Engine(algorithm, model, loop=True).gradient(
+            _initial(case, device), batch, shared, noise, Stage(torch.tensor(0), experiment.training.tasks)
+        )
+    return int(counter.get_total_flops()) * experiment.training.tasks
+
+
+def matrix_rate(device: torch.device, size: int | None = None) -> float:
+    """Operations a second of a large matrix product at training's precision: the roof under which networks run."""
+    size = size or (8192 if device.type == "cuda" else 1024)
+    a, b = torch.randn(2, size, size, device=device)
+    return 2 * size**3 / _median_seconds(lambda _: torch.mm(a, b), device, 0.5)
+
+
+def _initial(case: Case, device: torch.device) -> Parts:
+    meta = case.experiment.algorithm.init(case.experiment.training_model, streams.generator(0, "init"))
+    return {part: {name: value.to(device) for name, value in params.items()} for part, params in meta.items()}
+
+
+class _DenseSimpa(Simpa):
+    def posterior(self, model: Model) -> ImplicitPosterior:
+        return dataclasses.replace(super().posterior(model), low_rank=False)
+
+
+def _dense(algorithm: Algorithm) -> Algorithm:
+    return _DenseSimpa(**dataclasses.asdict(algorithm)) if isinstance(algorithm, Simpa) else algorithm
+
+
+def _median_seconds(work: Callable[[int], object], device: torch.device, seconds: float) -> float:
+    """Of one call, over windows of calls that take about `seconds` together; at least one call a window."""
+
+    def finish() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    calls = 0
+    for calls in range(WARM_UP if device.type == "cuda" else 1):
+        work(calls)
+    finish()
+    began = time.perf_counter()
+    work(calls)
+    finish()
+    window = max(1, round(seconds / WINDOWS / max(time.perf_counter() - began, 1e-9)))
+    windows = []
+    for _ in range(WINDOWS):
+        began = time.perf_counter()
+        for _ in range(window):
+            calls += 1
+            work(calls)
+        finish()
+        windows.append((time.perf_counter() - began) / window)
+        if sum(windows) * window > 4 * seconds:  # a call that is slower than planned
+            break
+    return statistics.median(windows)
+
+
+def _peak_memory(device: torch.device) -> float | None:
+    return torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
