@@ -44,9 +44,8 @@ def full_precision() -> Iterator[None]:
 
 
 def plain_block(x: Tensor, w: Tensor) -> Tensor:
-    """x (N, H, W, C), w (9·C, O)."""
-    kernel = w.view(3, 3, x.shape[-1], w.shape[-1]).permute(3, 2, 0, 1)
-    y = functional.conv2d(x.permute(0, 3, 1, 2), kernel, padding=1)
+    """x (N, H, W, C), w (F, C, 3, 3)."""
+    y = functional.conv2d(x.permute(0, 3, 1, 2), w, padding=1)
     pooled = functional.max_pool2d(functional.batch_norm(y, None, None, training=True).relu(), 2)
     return pooled.permute(0, 2, 3, 1)
 
@@ -60,7 +59,7 @@ def test_values_and_gradients_equal_torchs(shape: tuple[int, ...]) -> None:
     channels = image_shape[-1]
     generator = streams.generator(0, *shape)
     x = torch.randn(image_shape, generator=generator).to(DEVICE)
-    w = 0.1 * torch.randn(shape[0], 9 * channels, filters, generator=generator).to(DEVICE)
+    w = 0.1 * torch.randn(shape[0], filters, channels, 3, 3, generator=generator).to(DEVICE)
     pooled, *saved = kernels.forward(x, w, "ieee")
     expected, pull_back = torch.func.vjp(torch.func.vmap(plain_block), x, w)
     torch.testing.assert_close(pooled, expected, rtol=1e-4, atol=1e-5)

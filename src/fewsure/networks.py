@@ -14,6 +14,9 @@ from fewsure.errors import require
 from fewsure.kernels.fused import conv_block, fused_kernels_fit
 from fewsure.types import Network, Params
 
+ALIGNED = 8
+"""Rows of a matrix product should hold a multiple of so many numbers: GPUs are several times slower otherwise."""
+
 
 @dataclass(frozen=True)
 class Mlp:
@@ -37,8 +40,14 @@ class Mlp:
     def init(self, generator: torch.Generator) -> Params:
         return _initial(self.shapes, self.sizes, generator)
 
+    def aligned(self, params: Params) -> Params:
+        """The same function, its first layer padded so that the rows of its inputs are aligned for matrix units."""
+        return params | {"0.weight": functional.pad(params["0.weight"], (0, 0, 0, -self.sizes[0] % ALIGNED))}
+
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         last = len(self.sizes) - 2
+        if padding := len(params["0.weight"]) - self.sizes[0]:
+            x = functional.pad(x, (0, padding))
         for layer in range(last + 1):
             x = x @ params[f"{layer}.weight"] + params[f"{layer}.bias"]
             if layer < last:

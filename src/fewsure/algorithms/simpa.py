@@ -202,7 +202,7 @@ class Simpa:
         shift, std = unflatten(family.generator, noise["theta"]), self.sigma_0**0.5
         theta = {name: torch.add(mean, shift[name], alpha=std) for name, mean in meta["generator"].items()}
         generator = family.start(theta)  # λ ← θ
-        critic = meta.get("critic", {})  # ω ← ω₀
+        critic = self.critic(model).aligned(meta["critic"]) if self.uses_critic else {}  # ω ← ω₀
         for step in range(self.inner_steps):
             means, descend_to = family.generate(generator, noise["z"][step], first_order=self.first_order)
             if self.uses_critic:

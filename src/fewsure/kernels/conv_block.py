@@ -2,7 +2,7 @@
 
 A group is a network with its own weights and its own batch of images: a task, or a sample of a task's posterior.
 
-    x (G, N, H, W, C), w (G, 9·C, F)  →  y = x ∗ w  →  ŷ = (y − mean)/std over a group's pixels  →  relu  →  2×2 maximum
+    x (G, N, H, W, C), w (G, F, C, 3, 3)  →  y = x ∗ w  →  ŷ = (y − mean)/std over a group's pixels  →  relu  →  2×2 max
 
 Three facts keep the memory traffic small. The norm has no weights and rises with y, so it commutes with the maximum and
 is applied to a quarter of the pixels. A bias would cancel in the norm. The gradient of y is a line in ŷ, but for the
@@ -29,7 +29,7 @@ PROGRAMS = 528
 def forward(x: Tensor, w: Tensor, precision: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(pooled (G, N, H/2, W/2, F), y (G, N·H·W, F), mean and 1/std of y (G, F)); odd edges are not pooled."""
     groups, images, height, width, _ = x.shape
-    filters, pixels = w.shape[-1], images * height * width
+    filters, pixels = w.shape[1], images * height * width
     y, partial = _convolve(x, w, precision, statistics=True)
     mean, scale = x.new_empty(groups, filters), x.new_empty(groups, filters)
     _statistics_kernel[(groups,)](partial, mean, scale, pixels, partial.shape[1], EPSILON, ROWS, F=filters, BLOCK=32)
@@ -45,8 +45,8 @@ def backward(
     gradient: Tensor, x: Tensor, w: Tensor, y: Tensor, mean: Tensor, scale: Tensor, precision: str, *, of_input: bool
 ) -> tuple[Tensor, Tensor]:
     """The gradients of x (zero if it is not asked for) and of w, from that of what `forward` pooled."""
-    groups, images, height, width, channels = x.shape
-    filters, gradient = w.shape[-1], gradient.contiguous()
+    groups, images, height, width, _ = x.shape
+    filters, gradient = w.shape[1], gradient.contiguous()
     blocks = triton.cdiv(images * (height // 2) * (width // 2), WINDOWS)
     partial = x.new_empty(groups, blocks, 2, filters)
     _pooled_sums_kernel[(blocks, groups)](
@@ -59,20 +59,25 @@ def backward(
         gradient, y, mean, scale, sums, dy, images, height, width, F=filters, BLOCK=WINDOWS
     )
     if of_input:
-        mirrored = w.view(groups, 9, channels, filters).flip(1).transpose(2, 3).reshape(groups, 9 * filters, channels)
-        dx, _ = _convolve(dy.view(groups, images, height, width, filters), mirrored, precision, statistics=False)
-        dx = dx.view(x.shape)
+        spread = dy.view(groups, images, height, width, filters)
+        dx = _convolve(spread, w, precision, mirrored=True)[0].view(x.shape)
     else:
         dx = x.new_zeros(()).expand(x.shape)
     return dx, _weight_gradient(x, dy, precision)
 
 
-def _convolve(x: Tensor, w: Tensor, precision: str, *, statistics: bool) -> tuple[Tensor, Tensor]:
+def _convolve(
+    x: Tensor, w: Tensor, precision: str, *, statistics: bool = False, mirrored: bool = False
+) -> tuple[Tensor, Tensor]:
+    """(y, means and squared deviations of blocks of it). `mirrored` convolves a gradient of y into one of x."""
     groups, images, height, width, channels = x.shape
-    filters, pixels = w.shape[-1], images * height * width
+    filters, pixels = w.shape[2 if mirrored else 1], images * height * width
     blocks = triton.cdiv(pixels, ROWS)
     y = x.new_empty(groups, pixels, filters)
     partial = x.new_empty(groups, blocks, 2, filters) if statistics else y
+    # Where w holds what input channel c and tap t give to filter f: at start + f·of_filter + c·of_channel + t·of_tap.
+    by_filter, by_channel = 9 * w.shape[2], 9
+    start, of_filter, of_channel, of_tap = (8, by_channel, by_filter, -1) if mirrored else (0, by_filter, by_channel, 1)
     _convolve_kernel[(blocks, groups)](
         x,
         w,
@@ -81,6 +86,10 @@ def _convolve(x: Tensor, w: Tensor, precision: str, *, statistics: bool) -> tupl
         images,
         height,
         width,
+        start,
+        of_filter,
+        of_channel,
+        of_tap,
         C=channels,
         F=filters,
         BLOCK=ROWS,
@@ -97,7 +106,7 @@ def _weight_gradient(x: Tensor, dy: Tensor, precision: str) -> Tensor:
     layers = triton.cdiv(9 * channels, depth)
     splits = max(1, min(triton.cdiv(PROGRAMS, groups * layers), triton.cdiv(pixels, 64)))
     share = triton.cdiv(triton.cdiv(pixels, splits), 64) * 64
-    partial = x.new_empty(groups, splits, 9 * channels, filters)
+    partial = x.new_empty(groups, splits, filters, channels, 3, 3)
     _weight_gradient_kernel[(splits, groups, layers)](
         x,
         dy,
@@ -129,6 +138,10 @@ def _convolve_kernel(
     images,
     height,
     width,
+    start_of_w,
+    of_filter,
+    of_channel,
+    of_tap,
     C: tl.constexpr,
     F: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -143,7 +156,7 @@ def _convolve_kernel(
     row, column = rows // width % height, rows % width
     filters = tl.arange(0, F)
     x += group * pixels * C
-    w += group * 9 * C * F
+    w += group * 9 * C * F + start_of_w
     total = tl.zeros((BLOCK, F), tl.float32)
     for start in tl.static_range(0, 9 * C, DEPTH):
         k = start + tl.arange(0, DEPTH)
@@ -153,7 +166,8 @@ def _convolve_kernel(
         inside = inside & valid[:, None] & (k < 9 * C)[None, :]
         places = (rows[:, None] + down[None, :] * width + right[None, :]) * C + (k % C)[None, :]
         patch = tl.load(x + places, mask=inside, other=0.0)
-        kernel = tl.load(w + k[:, None] * F + filters[None, :], mask=(k < 9 * C)[:, None], other=0.0)
+        at = (k % C * of_channel + k // C * of_tap)[:, None] + (filters * of_filter)[None, :]
+        kernel = tl.load(w + at, mask=(k < 9 * C)[:, None], other=0.0)
         total = tl.dot(patch, kernel, total, input_precision=PRECISION)
     tl.store(y + (group * pixels + rows)[:, None] * F + filters[None, :], total, mask=valid[:, None])
     if STATISTICS:
@@ -304,4 +318,5 @@ def _weight_gradient_kernel(
         g = tl.load(dy + (group * pixels + rows)[:, None] * F + filters[None, :], mask=valid[:, None], other=0.0)
         total = tl.dot(patch, g, total, input_precision=PRECISION)
     partial += (group * tl.num_programs(0) + split) * 9 * C * F
-    tl.store(partial + k[:, None] * F + filters[None, :], total, mask=(k < 9 * C)[:, None])
+    at = (k % C * 9 + k // C)[:, None] + (filters * 9 * C)[None, :]
+    tl.store(partial + at, total, mask=(k < 9 * C)[:, None])

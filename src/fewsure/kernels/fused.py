@@ -38,9 +38,7 @@ def conv_block(x: Tensor, weight: Tensor, *, of_input: bool) -> Tensor:
 
     `of_input` says whether the gradient of the images is wanted.
     """
-    filters, channels = weight.shape[:2]
-    kernel = weight.permute(2, 3, 1, 0).reshape(9 * channels, filters)
-    pooled, *_ = _ConvBlock.apply(x.unsqueeze(0), kernel.unsqueeze(0), of_input)  # type: ignore[no-untyped-call]
+    pooled, *_ = _ConvBlock.apply(x.unsqueeze(0), weight.unsqueeze(0), of_input)  # type: ignore[no-untyped-call]
     return torch.squeeze(pooled, 0)
 
 

@@ -22,13 +22,10 @@ from torch.func import vjp
 from torch.nn import functional
 
 from fewsure.adaptation import detach
-from fewsure.networks import Mlp, weight_count
+from fewsure.networks import ALIGNED, Mlp, weight_count
 from fewsure.types import Draw, Network, Params
 
 Latent = Literal["uniform", "normal"]
-
-ALIGNED = 8
-"""Rows of a matrix product should hold a multiple of so many numbers: GPUs are several times slower otherwise."""
 
 
 @dataclass(frozen=True)
