@@ -64,7 +64,7 @@ def time_reference(case: Case, device: torch.device, seconds: float) -> Timing:
 
 
 def operations(case: Case) -> int:
-    """Floating-point operations of the matrix products and convolutions of one update, counted on a CPU for one task."""
+    """Floating-point operations of the matrix products and convolutions of an update, counted on a CPU for one task."""
     experiment, device = case.experiment, torch.device("cpu")
     algorithm, model = experiment.algorithm, experiment.training_model
     generator = streams.generator(0, "operations")

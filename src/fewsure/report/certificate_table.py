@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fewsure.report.tables import ABSENT, _in_columns
+from fewsure.report.tables import ABSENT, in_columns
 
 Record = Mapping[str, Any]
 """An object as `fewsure.certification.certify.certify_run` returns it."""
@@ -21,7 +21,7 @@ def certificate_table(record: Record) -> str:
     for bound in record["theorem_2"].get("bounds", [])[:1]:
         notes.append(f"Theorem 2 is {'rigorous' if bound['rigorous'] else 'not rigorous'}: {bound['reason']}")
     title = f"{record['environment']}\nassumed: {record['assumed']}\nloss: {record['loss']}"
-    return "\n".join([title, "", _in_columns(lines), "", *notes, APART])
+    return "\n".join([title, "", in_columns(lines), "", *notes, APART])
 
 
 def _held_out(record: Record) -> list[Line]:

@@ -12,6 +12,8 @@ Result = Mapping[str, Any]
 """An object as `evaluate` returns it. Its `label`, if it has one, names its row; else its algorithm does."""
 
 ABSENT = "–"
+NOISE_PARTS = {"with_noise": "+", "without_noise": "−"}
+"""Calibration that is not the headline protocol's → what was done with the noise on labels."""
 
 
 class Row(NamedTuple):
@@ -19,7 +21,7 @@ class Row(NamedTuple):
 
     cells: tuple[str, ...]
     is_headline: bool = False
-    """Measured here by the headline protocol; else it is the paper's, or has observation noise added."""
+    """Measured here by the headline protocol; else it is the paper's, or has observation noise added or left out."""
 
 
 class Table(NamedTuple):
@@ -35,7 +37,7 @@ class Table(NamedTuple):
 
     def text(self) -> str:
         """In columns."""
-        return _in_columns([self.headers, *(row.cells for row in self.rows)], right=self.is_count)
+        return in_columns([self.headers, *(row.cells for row in self.rows)], right=self.is_count)
 
 
 def evaluation_tables(results: Sequence[Result]) -> list[Table]:
@@ -61,7 +63,7 @@ def comparison_table(compared: Compared) -> str:
         difference = f"{test['difference']['mean']:+.4f} ± {test['difference']['ci95']:.4f}"
         verdict = _verdict(score, test)
         lines.append((score, *means, difference, f"{test['t']:.2f}", f"{test['p_value']:.2g}", verdict))
-    return f"{compared.tasks:,} tasks, paired\n{_in_columns(lines)}"
+    return f"{compared.tasks:,} tasks, paired\n{in_columns(lines)}"
 
 
 def _verdict(score: str, test: PairedTest) -> str:
@@ -71,7 +73,7 @@ def _verdict(score: str, test: PairedTest) -> str:
     return f"the {'first' if first_is_better else 'second'} is better"
 
 
-def _in_columns(lines: Sequence[Sequence[str]], right: Callable[[int], bool] = lambda column: False) -> str:
+def in_columns(lines: Sequence[Sequence[str]], right: Callable[[int], bool] = lambda column: False) -> str:
     """Cells padded to the width of their columns; to the right in the columns that `right` says."""
     widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -107,8 +109,7 @@ def _table(title: str, results: Sequence[Result]) -> Table:
     rows = []
     for result, printed in zip(results, printed_once(results), strict=True):
         rows.append(Row(tuple(cell(result) for cell in columns.values()), is_headline=True))
-        if "with_noise" in result:
-            rows.append(_noise_row(result))
+        rows += [_noise_row(result, part, sign) for part, sign in NOISE_PARTS.items() if part in result]
         if printed is not None:
             rows.append(_paper_row(printed))
     return Table(title, tuple(columns), tuple(rows))
@@ -153,11 +154,11 @@ _CLASSIFICATION: Columns = {
 }
 
 
-def _noise_row(result: Result) -> Row:
-    noisy = result["with_noise"]
+def _noise_row(result: Result, part: str, sign: str) -> Row:
+    noisy = result[part]
     errors = (_interval(noisy[name], noisy[f"{name}_ci95"]) for name in ("ece", "mce"))
     absent = f"{ABSENT:>3}"
-    return Row((f"{_name(result)} + noise", f"{result['tasks']:,}", ABSENT, absent, absent, *errors))
+    return Row((f"{_name(result)} {sign} noise", f"{result['tasks']:,}", ABSENT, absent, absent, *errors))
 
 
 def _paper_row(printed: Printed | PrintedAccuracy) -> Row:

@@ -1,0 +1,119 @@
+"""How the cost of an update grows with T, inner steps, samples and the base network, beside the paper's count.
+
+The paper's appendix counts, with n base weights and n′ generator weights,
+
+    deterministic    (N_lower m⁽ᵗ⁾ + m⁽ᵛ⁾ T) n                                        100 n in its practical setting
+    SImPa            m_θ (N_lower (m_w (m⁽ᵗ⁾ + 1) + 3 N_φ m_φ) + T (m⁽ᵛ⁾ + 1)) n′       125 n′
+
+(it lists N_φ twice; the second one, 256, is m_φ, which it then takes as parallel).
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from fewsure.algorithms.maml import Maml
+from fewsure.algorithms.simpa import Simpa
+from fewsure.bench.cases import STEPS, Case, case
+from fewsure.bench.timing import time_updates
+from fewsure.networks import MlpOptions, weight_count
+
+
+class Sweep(NamedTuple):
+    """One number of a case, varied."""
+
+    case: Case
+    varied: str
+    values: tuple[int, ...]
+    change: Callable[[Case, int], Case]
+
+
+class Growth(NamedTuple):
+    """Seconds of an update at each value, and how fast they grow: the slope of ln seconds over ln value."""
+
+    method: str
+    tasks: str
+    varied: str
+    values: tuple[int, ...]
+    seconds: tuple[float, ...]
+    slope: float
+    paper_slope: float
+    """Of the paper's count over the same values."""
+
+
+def sweeps() -> list[Sweep]:
+    """T, inner steps, samples of w and of the KL, and the width of the base network."""
+    maml = case("maml", "sine-line", Maml(inner_steps=STEPS, first_order=True))
+    simpa = case("simpa", "sine-line", Simpa(inner_steps=STEPS, first_order=True, train_samples=1, kl_samples=32))
+    critic = case(
+        "simpa, critic KL", "sine-line", Simpa(inner_steps=STEPS, first_order=True, train_samples=1, kl="critic")
+    )
+    both: list[Sweep] = []
+    for one in (maml, simpa):
+        both += [
+            Sweep(one, "T", (10, 20, 40, 80, 160), lambda at, value: at.with_options("training", tasks=value)),
+            Sweep(one, "N_lower", (1, 2, 5, 10, 20), lambda at, value: at.with_options("algorithm", inner_steps=value)),
+            Sweep(one, "base width", (20, 40, 80, 160), _with_width),
+        ]
+    return [
+        *both,
+        Sweep(simpa, "m_φ", (32, 64, 128, 256, 512), lambda at, value: at.with_options("algorithm", kl_samples=value)),
+        Sweep(simpa, "m_w", (1, 2, 4, 8, 16), lambda at, value: at.with_options("algorithm", train_samples=value)),
+        Sweep(critic, "N_φ", (1, 2, 4), lambda at, value: at.with_options("algorithm", critic_steps=value)),
+    ]
+
+
+def growth(sweep: Sweep, device: torch.device, seconds: float) -> Growth:
+    """Time a sweep."""
+    cases = [sweep.change(sweep.case, value) for value in sweep.values]
+    found = tuple(time_updates(at, device, seconds).seconds for at in cases)
+    counts = [paper_count(at) for at in cases]
+    return Growth(
+        sweep.case.method,
+        sweep.case.tasks,
+        sweep.varied,
+        sweep.values,
+        found,
+        log_slope(sweep.values, found),
+        log_slope(sweep.values, counts),
+    )
+
+
+def paper_count(at: Case) -> float:
+    """The cost that the paper's appendix gives an update.
+
+    >>> from fewsure.data.sine_line import SineLine
+    >>> practical = case("maml", "sine-line", Maml(inner_steps=5), tasks=5)
+    >>> data = dataclasses.replace(practical.experiment.data, query=15)
+    >>> experiment = dataclasses.replace(practical.experiment, data=data)
+    >>> paper_count(practical._replace(experiment=experiment)) / 1761
+    100.0
+    """
+    experiment = at.experiment
+    algorithm, data, tasks = experiment.algorithm, experiment.data, experiment.training.tasks
+    if not isinstance(algorithm, Simpa):
+        steps = getattr(algorithm, "inner_steps", 1)
+        return float((steps * data.support_size + data.query_size * tasks) * weight_count(experiment.model.network))
+    generator = weight_count(algorithm.posterior(experiment.model).generator)
+    critic = 3 * algorithm.critic_steps * algorithm.kl_samples if algorithm.kl != "none" else 0
+    lower = algorithm.inner_steps * (algorithm.train_samples * (data.support_size + 1) + critic)
+    return float((lower + tasks * (data.query_size + 1)) * generator)
+
+
+def log_slope(values: Sequence[float], seconds: Sequence[float]) -> float:
+    """The least-squares slope of ln seconds over ln value.
+
+    >>> round(log_slope([1, 2, 4], [3, 12, 48]), 6)
+    2.0
+    """
+    x, y = [math.log(value) for value in values], [math.log(second) for second in seconds]
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    covariance = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
+    return covariance / sum((a - mean_x) ** 2 for a in x)
+
+
+def _with_width(at: Case, width: int) -> Case:
+    return at._replace(experiment=dataclasses.replace(at.experiment, network=MlpOptions((width, width))))

@@ -1,0 +1,109 @@
+"""`fewsure bench`."""
+
+import json
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fewsure.bench.cases import KINDS, TASKS, Case, headline_cases
+from fewsure.bench.scaling import growth, sweeps
+from fewsure.bench.timing import matrix_rate, operations, time_reference, time_updates
+from fewsure.commands.common import Common, command
+from fewsure.devices import device_name, find_device
+from fewsure.errors import require, require_known
+from fewsure.files import write_atomically
+from fewsure.progress import ProgressLine
+from fewsure.report.bench_page import bench_page, bench_table
+from fewsure.version import __version__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench(Common):
+    """Time the meta-updates of every method: updates and tasks a second, memory, arithmetic, and how the cost grows.
+
+    Each update draws fresh tasks and does all that training does. Beside it stands a straightforward program: one task
+    after another, kernel by kernel, with a copy of everything for each task. All ratios are of one run on one machine.
+
+    examples:
+      fewsure bench --kinds sine-line --seconds 2
+      fewsure bench --device cuda --results results/bench-h200.json --page docs/speed.md
+    """
+
+    kinds: tuple[str, ...] = tuple(KINDS)
+    """Kinds of task: `sine-line`, `conv4 28×28`, `conv4 84×84`."""
+    tasks: int = TASKS
+    """T, tasks per update."""
+    seconds: float = 1.0
+    """About how long each case is timed."""
+    reference: bool = True
+    """Time the straightforward program too."""
+    scaling: bool = False
+    """Measure how the cost grows with T, inner steps, samples and the base network."""
+    chunk_size: int | None = None
+    """Tasks held in memory at once; `none` for all."""
+    results: Path | None = None
+    """Where the measurements go as JSON."""
+    page: Path | None = None
+    """Where they go as a Markdown page with figures."""
+
+
+def _bench(command: Bench) -> None:
+    for kind in command.kinds:
+        require_known("kinds", kind, list(KINDS))
+    require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
+    require(command.seconds > 0, "seconds", "a number above 0", command.seconds)
+    device = find_device(command.device)
+    began = time.perf_counter()
+    roof = matrix_rate(device)
+    cases = [
+        case.with_options("training", tasks=command.tasks, chunk_size=command.chunk_size)
+        for case in headline_cases(command.kinds)
+    ]
+    rows = []
+    with ProgressLine("timing", quiet=command.json) as line:
+        for number, case in enumerate(cases):
+            line.show(number, len(cases), f"{case.method}, {case.tasks}")
+            rows.append(_measured(case, device, command, roof))
+    curves = [growth(sweep, device, command.seconds / 2)._asdict() for sweep in sweeps()] if command.scaling else []
+    record = {
+        "device": device_name(device),
+        "version": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "matrix_rate": roof,
+        "seconds": round(time.perf_counter() - began, 1),
+        "cases": rows,
+        "scaling": curves,
+    }
+    if command.results is not None:
+        write_atomically(command.results, json.dumps(record, indent=1) + "\n")
+    if command.page is not None:
+        bench_page(record, command.page)
+    print(json.dumps(record) if command.json else bench_table(record))
+
+
+def _measured(case: Case, device: torch.device, command: Bench, roof: float) -> dict[str, Any]:
+    timing = time_updates(case, device, command.seconds)
+    work = operations(case)
+    reference = time_reference(case, device, command.seconds).seconds if command.reference else None
+    return {
+        "method": case.method,
+        "tasks": case.tasks,
+        "T": command.tasks,
+        "updates_per_second": 1 / timing.seconds,
+        "tasks_per_second": command.tasks / timing.seconds,
+        "memory_gib": timing.memory,
+        "operations": work,
+        "operations_per_second": work / timing.seconds,
+        "share_of_matrix_rate": work / timing.seconds / roof,
+        "reference_updates_per_second": 1 / reference if reference else None,
+        "speed_up": reference / timing.seconds if reference else None,
+    }
+
+
+BENCH = command("bench", Bench, _bench)

@@ -1,0 +1,112 @@
+"""Measurements of `fewsure bench` as a table, and as a page with figures."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from fewsure.files import write_atomically
+from fewsure.report.drawing import WIDTH, figure_png, tidy
+from fewsure.report.tables import in_columns
+
+HEADERS = ("tasks", "method", "T", "updates/s", "tasks/s", "GiB", "TFLOP/s", "of peak", "plain program", "faster by")
+
+
+def bench_table(record: Mapping[str, Any]) -> str:
+    """As text."""
+    head = f"{record['device']}, torch {record['torch']}, {record['matrix_rate'] / 1e12:.2f} TFLOP/s in a large product"
+    table = in_columns([HEADERS, *map(_cells, record["cases"])], right=lambda column: column >= 2)
+    growth = [_growth_line(curve) for curve in record["scaling"]]
+    return "\n".join([head, "", table, *(["", *growth] if growth else [])])
+
+
+def bench_page(record: Mapping[str, Any], page: Path) -> None:
+    """Write the page, and its figures into `figures/` beside it."""
+    page.parent.mkdir(parents=True, exist_ok=True)
+    lines = [
+        "# Speed",
+        "",
+        f"Made by `fewsure bench` in {record['seconds']:,.0f} s on {record['device']} (fewsure {record['version']}, "
+        f"torch {record['torch']}); edit nothing by hand.",
+        "",
+        "Every update draws fresh tasks and does all that training does: sampling, adaptation (5 steps, first order),",
+        "meta-gradient, Adam. Medians over windows of updates, after a warm-up. TFLOP/s counts matrix products and",
+        f"convolutions alone; one large product at the same precision reaches {record['matrix_rate'] / 1e12:.1f}.",
+        "The plain program runs one task after another, kernel by kernel, and copies everything for each task.",
+        "",
+        *_markdown(HEADERS, [_cells(row) for row in record["cases"]]),
+        "",
+    ]
+    if record["scaling"]:
+        figures = page.parent / "figures"
+        figures.mkdir(exist_ok=True)
+        write_atomically(figures / "scaling.png", figure_png(_scaling_figure(record["scaling"])))
+        lines += [
+            "## How the cost grows",
+            "",
+            "Slopes of ln seconds over ln value: 1 is proportional. The last column is the slope of the count in the",
+            "paper's complexity appendix over the same values; it counts work, some of which a GPU that is not full hides.",
+            "",
+            *_markdown(
+                ("method", "varied", "values", "slope", "the paper's count"),
+                [
+                    (
+                        curve["method"],
+                        curve["varied"],
+                        ", ".join(map(str, curve["values"])),
+                        f"{curve['slope']:.2f}",
+                        f"{curve['paper_slope']:.2f}",
+                    )
+                    for curve in record["scaling"]
+                ],
+            ),
+            "",
+            "![milliseconds of an update over T, inner steps, samples and width](figures/scaling.png)",
+            "",
+        ]
+    write_atomically(page, "\n".join(lines))
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    memory, reference = row["memory_gib"], row["reference_updates_per_second"]
+    return (
+        row["tasks"],
+        row["method"],
+        str(row["T"]),
+        f"{row['updates_per_second']:,.1f}",
+        f"{row['tasks_per_second']:,.0f}",
+        "–" if memory is None else f"{memory:.2f}",
+        f"{row['operations_per_second'] / 1e12:.3f}",
+        f"{row['share_of_matrix_rate']:.1%}",
+        "–" if reference is None else f"{reference:,.2f}",
+        "–" if reference is None else f"{row['speed_up']:,.1f}×",
+    )
+
+
+def _growth_line(curve: Mapping[str, Any]) -> str:
+    return (
+        f"{curve['method']}: grows with {curve['varied']} by the power {curve['slope']:.2f} "
+        f"(the paper's count: {curve['paper_slope']:.2f})"
+    )
+
+
+def _markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (headers, ["---"] * len(headers), *rows)]
+
+
+def _scaling_figure(curves: Sequence[Mapping[str, Any]]) -> Figure:
+    varied = list(dict.fromkeys(curve["varied"] for curve in curves))
+    figure = Figure(figsize=(WIDTH, 6.5), layout="constrained")
+    panels = figure.subplots(2, (len(varied) + 1) // 2, squeeze=False).flatten()
+    for axes, name in zip(panels, varied, strict=False):
+        for curve in curves:
+            if curve["varied"] == name:
+                milliseconds = [1000 * seconds for seconds in curve["seconds"]]
+                axes.plot(curve["values"], milliseconds, "o-", label=f"{curve['method']}, slope {curve['slope']:.2f}")
+        axes.set(xscale="log", yscale="log", xlabel=name, ylabel="ms per update")
+        axes.legend(fontsize="small", frameon=False)
+        tidy(axes)
+    for axes in panels[len(varied) :]:
+        axes.set_visible(False)
+    return figure
