@@ -1,9 +1,29 @@
 """Devices: choosing one, and what to call it in a record."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
 import torch
 
 from fewsure.errors import FewsureError
 from fewsure.types import Parts
+
+Precision = Literal["tf32", "float32"]
+
+
+@contextmanager
+def precision(wanted: Precision) -> Iterator[None]:
+    """Whether a GPU may round the inputs of matrix products and convolutions to TF32 (10 bits of fraction)."""
+    switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [switch.allow_tf32 for switch in switches]
+    for switch in switches:
+        switch.allow_tf32 = wanted == "tf32"
+    try:
+        yield
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            switch.allow_tf32 = value
 
 
 def find_device(name: str) -> torch.device:

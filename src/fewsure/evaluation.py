@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fewsure import streams
 from fewsure.data.pools import Split
-from fewsure.devices import device_name, device_of
+from fewsure.devices import device_name, device_of, precision
 from fewsure.errors import Diverged
 from fewsure.experiment import Experiment
 from fewsure.kernels.fused import fused_kernels
@@ -116,7 +116,8 @@ def score_blocks(
 
     every_task = for_each(one_task, loop=better_looped(model.network, device))
     scored, done = [], 0
-    with torch.no_grad(), fused_kernels(allowed=True):  # adapting differentiates once
+    exactly = precision(experiment.training.precision)
+    with torch.no_grad(), exactly, fused_kernels(allowed=True):  # adapting differentiates once
         for block in blocks:
             scored.append({name: value.cpu() for name, value in every_task(block, meta).items()})
             done += count(block)

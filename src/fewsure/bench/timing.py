@@ -12,6 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from fewsure import streams
 from fewsure.algorithms.simpa import Simpa
 from fewsure.bench.cases import Case
+from fewsure.devices import precision
+from fewsure.experiment import Training
 from fewsure.posteriors.implicit import ImplicitPosterior
 from fewsure.training.engine import Engine
 from fewsure.training.optimiser import Optimiser
@@ -50,6 +52,7 @@ def time_reference(case: Case, device: torch.device, seconds: float) -> Timing:
     optimiser.set_learning_rate(experiment.training.lr)
     spec, source = algorithm.noise(model), experiment.data.tasks("train", device)
 
+    @precision(experiment.training.precision)
     def make_update(update: int) -> None:
         generator = streams.generator(0, "reference", update, device=device)
         batch, _ = source.sample(tasks, generator)
@@ -81,7 +84,8 @@ def matrix_rate(device: torch.device, size: int | None = None) -> float:
     """Operations a second of a large matrix product at training's precision: the roof under which networks run."""
     size = size or (8192 if device.type == "cuda" else 1024)
     a, b = torch.randn(2, size, size, device=device)
-    return 2 * size**3 / _median_seconds(lambda _: torch.mm(a, b), device, 0.5)
+    with precision(Training.precision):
+        return 2 * size**3 / _median_seconds(lambda _: torch.mm(a, b), device, 0.5)
 
 
 def _initial(case: Case, device: torch.device) -> Parts:

@@ -46,7 +46,7 @@ def bench_page(record: Mapping[str, Any], page: Path) -> None:
             "## How the cost grows",
             "",
             "Slopes of ln seconds over ln value: 1 is proportional. The last column is the slope of the count in the",
-            "paper's complexity appendix over the same values; it counts work, some of which a GPU that is not full hides.",
+            "paper's complexity appendix over the same values; it counts work, and a GPU that is not full hides some.",
             "",
             *_markdown(
                 ("method", "varied", "values", "slope", "the paper's count"),

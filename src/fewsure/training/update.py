@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fewsure import streams
+from fewsure.devices import precision
 from fewsure.experiment import Experiment
 from fewsure.training.engine import Engine
 from fewsure.training.optimiser import Optimiser
@@ -84,6 +85,10 @@ class MetaUpdate:
         return self._count
 
     def _make(self) -> None:
+        with precision(self._experiment.training.precision):
+            self._make_precisely()
+
+    def _make_precisely(self) -> None:
         tasks = self._experiment.training.tasks
         meta_batch, _ = self._tasks.sample(tasks, self._generator)
         shared, noise = draw_noise(self._noise_spec, tasks, self._generator)
