@@ -26,7 +26,7 @@ METHODS: dict[str, Algorithm] = {
     "maml second order": Maml(inner_lr=0.3, inner_steps=3, first_order=False),
     "simpa first order": Simpa(inner_lr=0.05, inner_steps=3, first_order=True, **GENERATOR),
     "simpa second order": Simpa(inner_lr=0.05, inner_steps=3, first_order=False, **GENERATOR),
-    "simpa bounded": Simpa(inner_lr=0.05, inner_steps=3, clip="bounded", kl="none", **GENERATOR),
+    "simpa bounded": Simpa(inner_lr=0.1, inner_steps=3, first_order=True, clip="bounded", kl="none", **GENERATOR),
     "abml first order": Abml(inner_lr=0.3, inner_steps=3, first_order=True, initial_std=0.15, kl_weight=0.1),
     "abml second order": Abml(inner_lr=0.3, inner_steps=3, first_order=False, initial_std=0.15, kl_weight=0.1),
     "vampire first order": Vampire(inner_lr=0.3, inner_steps=3, first_order=True, initial_std=0.15, kl_weight=0.1),

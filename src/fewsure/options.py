@@ -50,6 +50,9 @@ def add_options(parser: Parser, kind: type, *, defaults: Any = None, title: str 
     documents, types = field_documents(kind), field_types(kind)
     for field in dataclasses.fields(kind):
         default = getattr(defaults, field.name) if defaults is not None else field.default
+        if not field.metadata.get("option", True):
+            parser.set_defaults(**{field.name: default})
+            continue
         settings, help_text = _parsing(types[field.name]), documents.get(field.name, "")
         if default is dataclasses.MISSING:
             settings["metavar"] = field.name.rstrip("s").upper()

@@ -8,6 +8,10 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from fewsure.errors import FewsureError, require_known
 
 Options = TypeVar("Options")
+LEARNED = {"option": False}
+"""Metadata of a field that a record holds, but that is learned from data instead of given as an option."""
+UNRECORDED = {"option": False, "record": False}
+"""Metadata of a field that lives in Python alone."""
 
 
 def to_record(options: Any) -> dict[str, Any]:
@@ -17,8 +21,13 @@ def to_record(options: Any) -> dict[str, Any]:
     >>> to_record(MlpOptions())
     {'hidden': [40, 40]}
     """
-    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return {name: _plain(getattr(options, name)) for name in field_types(type(options))}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_record(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def from_record(kind: type[Options], values: Mapping[str, Any], *, source: str, partial: bool = False) -> Options:
@@ -35,13 +44,13 @@ def from_record(kind: type[Options], values: Mapping[str, Any], *, source: str, 
     missing = [name for name in hints if name not in values]
     if missing and not partial:
         raise FewsureError(f"{source}: option `{missing[0]}` is missing; was it written by another version?")
-    return kind(**{name: _value(hints[name], value, f"{source}: {name}") for name, value in values.items()})
+    return kind(**{name: checked(hints[name], value, f"{source}: {name}") for name, value in values.items()})
 
 
 def field_types(kind: type) -> dict[str, Any]:
-    """Name → type of each field of a dataclass."""
+    """Name → type of each field of a dataclass that a record holds."""
     hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.metadata.get("record", True)}
 
 
 def optional(hint: Any) -> tuple[Any, bool]:
@@ -52,7 +61,8 @@ def optional(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
+def checked(hint: Any, value: Any, where: str) -> Any:
+    """The value of an option as its type has it; refused, with the name `where`, if it is of another type."""
     hint, may_be_none = optional(hint)
     if may_be_none and value in (None, "none"):  # TOML has no null
         return None
@@ -66,7 +76,9 @@ def _value(hint: Any, value: Any, where: str) -> Any:
             raise FewsureError(
                 f"expected `{where}` to be a list of {fixed or 'any number of'} values, but got {value!r}"
             )
-        return tuple(_value(members[0], member, where) for member in value)
+        return tuple(checked(members[0], member, where) for member in value)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
+        return from_record(hint, value, source=where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):

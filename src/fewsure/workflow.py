@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import signal
+import threading
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import torch
 
 from fewsure.algorithms.platipus import Platipus
+from fewsure.data import prepared
 from fewsure.data.pools import Split
 from fewsure.errors import FewsureError
 from fewsure.evaluation import evaluate
 from fewsure.experiment import GROUPS, Experiment
+from fewsure.noise import with_noise_level
 from fewsure.progress import ProgressLine
 from fewsure.training.loop import Progress, train
 from fewsure.training.runs import Checkpoint, Run
@@ -44,16 +47,20 @@ def start_run(folder: Path, experiment: Experiment, *, resume: bool, meta: Parts
             run.save(Checkpoint(0, meta, {}))
         return run
     run = Run.open(folder)
+    experiment = dataclasses.replace(experiment, data=prepared(experiment.data))
     there, asked = run.experiment.record(), experiment.record()
     options = [(name, value, asked[group].get(name)) for group in GROUPS for name, value in there[group].items()]
     options += [("start", there["start"], asked["start"])] if meta is not None else []
     for name, value, given in options:
+        if given != value and name == "scale":
+            raise FewsureError(f"the training data of {folder} has changed since the run began; choose another --out")
         if given != value and name not in WITHOUT_EFFECT:
             raise FewsureError(
                 f"a resumed run keeps its options: `{name}` is {value!r} in {folder}, but got {given!r}; "
                 "leave the option out, or choose another --out"
             )
-    return Run(folder, dataclasses.replace(run.experiment, training=experiment.training), run.version)
+    kept = dataclasses.replace(run.experiment, training=experiment.training, data=experiment.data)
+    return Run(folder, kept, run.version)
 
 
 def start_at_maml(experiment: Experiment, folder: Path) -> tuple[Experiment, Parts]:
@@ -80,6 +87,7 @@ def train_run(run: Run, device: torch.device, *, quiet: bool = False, checkpoint
             line.show(progress.update, progress.updates, f"{progress.tasks_per_second:,.0f} tasks/s  {terms}")
 
         train(run, device, checkpoint_every=checkpoint_every, show=show, stop=stop)
+    with_noise_level(run, device)
     if stop.received and run.load(device).update < run.experiment.training.updates:
         raise Stopped(run.folder, stop.received)
     lines = run.metrics()
@@ -92,10 +100,11 @@ def evaluate_run(
     run: Run, device: torch.device, *, tasks: int, seed: int, stream: Split = "test", quiet: bool = False
 ) -> dict[str, Any]:
     """Evaluate on unseen tasks, and keep the result in the run folder."""
+    experiment = with_noise_level(run, device)
     meta = run.load(device).meta
     with ProgressLine(f"evaluating {run.experiment.algorithm_name}", quiet=quiet) as line:
         summary, records = evaluate(
-            run.experiment,
+            experiment,
             meta,
             tasks=tasks,
             seed=seed,
@@ -107,7 +116,10 @@ def evaluate_run(
 
 
 class StopSignal:
-    """Turns the first SIGINT or SIGTERM into a flag, so that the update in hand is finished; a second one kills."""
+    """Turns the first SIGINT or SIGTERM into a flag, so that the update in hand is finished; a second one kills.
+
+    Only a program's main thread hears signals; in another one, nothing changes.
+    """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
     received: int = 0
@@ -116,7 +128,8 @@ class StopSignal:
         return self.received > 0
 
     def __enter__(self) -> "StopSignal":
-        self._before = {number: signal.signal(number, self._receive) for number in self.SIGNALS}
+        heard = self.SIGNALS if threading.current_thread() is threading.main_thread() else ()
+        self._before = {number: signal.signal(number, self._receive) for number in heard}
         return self
 
     def __exit__(

@@ -1,13 +1,17 @@
 """`fewsure data` and `fewsure features`."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fewsure.commands.common import Command, Common, parse
+from fewsure.data import own_check
 from fewsure.data.cache import load
-from fewsure.data.command import check_data, check_text, get_data, get_text, list_data, list_text
+from fewsure.data.command import check_data, check_text, get_data, get_text, is_own, list_data, list_text
 from fewsure.data.datasets import DATA_SETS
+from fewsure.data.own_check import Roles
 from fewsure.data.pools import SPLITS
 from fewsure.devices import find_device
 from fewsure.errors import FewsureError, require_known
@@ -20,13 +24,16 @@ from fewsure.options import Parser, add_options, from_namespace
 class Data(Common):
     """List the data sets, fetch one from its official source, or read one and say what is in it.
 
-    `check` takes a folder of features as well. A data set is decoded once, into a cache.
+    `check` takes a path as well: a folder of features, a folder of class folders of images, a CSV or Parquet file. A
+    data set is decoded once, into a cache.
 
     examples:
       fewsure data list
       fewsure data get omniglot
       fewsure data check omniglot --json
       fewsure data check cifar-fs --data-root data
+      fewsure data check my-images
+      fewsure data check my.csv --task-column group --target y
     """
 
 
@@ -36,6 +43,11 @@ class NamedData(Data):
 
     name: str
     """The data set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedData(Roles, NamedData):
+    """`fewsure data check`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +77,27 @@ def _data(arguments: list[str]) -> None:
         parse("data list | get NAME | check NAME", Data, arguments)
         raise FewsureError("expected `data` to be followed by list, get NAME or check NAME")
     action, *rest = arguments
+    text: Callable[[dict[str, Any]], str]
     require_known("action", action, ["list", "get", "check"])
     if action == "list":
         command = parse("data list", Data, rest)
         result, text = list_data(), list_text
+    elif action == "get":
+        command = named = parse("data get", NamedData, rest, Data.__doc__)
+        result, text = get_data(named.name, quiet=named.json), get_text
     else:
-        command = named = parse(f"data {action}", NamedData, rest, Data.__doc__)
-        call, text = {"get": (get_data, get_text), "check": (check_data, check_text)}[action]
-        result = call(named.name, quiet=named.json)
+        command = checked = parse("data check", CheckedData, rest, Data.__doc__)
+        result, text = _check(checked)
     print(json.dumps(result) if command.json else text(result))
+
+
+def _check(command: CheckedData) -> tuple[dict[str, Any], Callable[[dict[str, Any]], str]]:
+    if not is_own(command.name):
+        return check_data(command.name, quiet=command.json), check_text
+    path = Path(command.name).expanduser()
+    if path.is_dir():
+        return own_check.check_images(path, quiet=command.json), own_check.check_text
+    return own_check.check_table(path, command), own_check.check_text
 
 
 def _features(arguments: list[str]) -> None:

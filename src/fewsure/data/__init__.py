@@ -15,6 +15,11 @@ from fewsure.data.classification import (
     TieredImageNetLeo,
     TinyTiered,
 )
+from fewsure.data.own_classes import OwnClassification
+from fewsure.data.own_images import Images, OwnConv4Options
+from fewsure.data.own_regression import OwnRegression
+from fewsure.data.own_tables import Table, TableClasses
+from fewsure.data.own_tasks import GivenClasses, GivenImages, GivenRegression
 from fewsure.data.pools import Split
 from fewsure.data.sine_line import SineLine
 from fewsure.networks import Conv4Options, MlpOptions
@@ -72,6 +77,8 @@ class DataKind(NamedTuple):
     """The folders that its presets are in."""
 
 
+OWN_CLASSES = ("classification", "own-classes")
+OWN_REGRESSION = ("own-regression",)
 DATA: dict[str, DataKind] = {
     "sine-line": DataKind(SineLine, MlpOptions, ("sine-line",)),
     "omniglot": DataKind(Omniglot, Conv4Options, ("classification", "omniglot")),
@@ -82,5 +89,16 @@ DATA: dict[str, DataKind] = {
     "mini-imagenet-leo": DataKind(MiniImageNetLeo, FeatureHeadOptions),
     "tiered-imagenet-leo": DataKind(TieredImageNetLeo, FeatureHeadOptions),
     "features": DataKind(Features, FeatureHeadOptions),
+    "images": DataKind(Images, OwnConv4Options, OWN_CLASSES),
+    "table": DataKind(Table, MlpOptions, OWN_REGRESSION),
+    "table-classes": DataKind(TableClasses, FeatureHeadOptions, OWN_CLASSES),
+    "given-regression": DataKind(GivenRegression, MlpOptions, OWN_REGRESSION),
+    "given-classes": DataKind(GivenClasses, FeatureHeadOptions, OWN_CLASSES),
+    "given-images": DataKind(GivenImages, OwnConv4Options, OWN_CLASSES),
 }
-"""Name on the command line → what it is."""
+"""Name on the command line → what it is. Data sets that begin with `given` come from Python."""
+
+
+def prepared(data: Data) -> Data:
+    """The data with what is learned of it before training; a user's own files are looked at anew."""
+    return data.prepared() if isinstance(data, (OwnRegression, OwnClassification, Images)) else data

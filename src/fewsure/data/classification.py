@@ -73,6 +73,11 @@ class Classification:
         """m⁽ᵛ⁾ of a training task."""
         return self.training_outputs * (self.train_query or self.query)
 
+    @property
+    def draws_within_group(self) -> bool:
+        """Whether all classes of a task are of one group."""
+        return self.within_group
+
     def model(self, network: Conv4Options | MlpOptions, *, training: bool = False) -> Model:
         """The base model of a task."""
         way = self.training_outputs if training else self.outputs
@@ -90,7 +95,7 @@ class Classification:
             way=self.training_outputs if training else self.way,
             shot=(self.train_shot if training else None) or self.shot,
             query=(self.train_query if training else None) or self.query,
-            within_group=self.within_group,
+            within_group=self.draws_within_group,
             name=f"{self.name}, {split}",
         )
 
@@ -105,6 +110,11 @@ def _pool_on(data: Classification, split: Split, device: torch.device) -> Pool:
     if split == "train" and data.train_on_validation:
         pool = merge(pool, data.pool("validation"))
     return pool._replace(examples=pool.examples.to(device), starts=pool.starts.to(device))
+
+
+def forget_pools() -> None:
+    """Read data anew where it is next asked for."""
+    _pool_on.cache_clear()
 
 
 @dataclass(frozen=True)

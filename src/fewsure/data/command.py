@@ -81,6 +81,13 @@ def get_text(result: Result) -> str:
     )
 
 
+def is_own(name: str) -> bool:
+    """Whether a name is a path to a user's own images or table, rather than a data set or a folder of features."""
+    path = Path(name).expanduser()
+    features = any((path / f"{split}{kind}").exists() for split in SPLITS for kind in KINDS)
+    return name not in DATA_SETS and (path.is_file() or (path.is_dir() and not features))
+
+
 def check_data(name: str, *, quiet: bool) -> Result:
     """Read all splits of a data set, or of a folder of features, and say what is in them."""
     if name in DATA_SETS:
@@ -95,7 +102,8 @@ def check_data(name: str, *, quiet: bool) -> Result:
         data, compared = None, verify([features_file(folder, split) for split in pools], folder)
     else:
         raise FewsureError(
-            f"expected `name` to be one of {', '.join(DATA_SETS)}, or a folder of features, but got {name!r}"
+            f"expected `name` to be one of {', '.join(DATA_SETS)}, a folder of features or of images, or a table, but "
+            f"got {name!r}"
         )
     return {
         "data": name,

@@ -24,7 +24,7 @@ def quantile_reliability(
     >>> quantile_reliability(torch.zeros(1, 1), torch.zeros(1), noise_std=0.3)[[0, 10]]
     tensor([0.5000, 0.5000])
     """
-    share_below: Tensor = ndtr((_quantiles(predictions) - truth) / noise_std)
+    share_below: Tensor = ndtr((quantiles(predictions) - truth) / noise_std)
     return share_below.mean(-1)
 
 
@@ -82,8 +82,9 @@ def adaptive_calibration_error(
     return (total / len(confidence)).to(confidence.dtype)
 
 
-def _quantiles(predictions: Float[Tensor, "S N"]) -> Float[Tensor, "L N"]:
-    # torch.quantile's linear rule, written with a sort: it refuses more than 16 M values and batches poorly.
+def quantiles(predictions: Float[Tensor, "S N"]) -> Float[Tensor, "L N"]:
+    """The quantiles of S values at each level, linear between order statistics."""
+    # torch.quantile's rule, written with a sort: it refuses more than 16 M values and batches poorly.
     ordered = predictions.sort(0).values
     position = predictions.new_tensor(LEVELS) * (predictions.shape[0] - 1)
     below = position.floor().long()

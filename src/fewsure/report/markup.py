@@ -21,6 +21,12 @@ posterior (a point estimate has one); no observation noise is added to them, and
 the error of their mean against noisy labels. Reliability is the share of noisy observations below each quantile of the
 samples; ECE is the mean over the 11 levels of the distance between level and share, MCE the largest.
 """
+OBSERVED = """
+On data of your own nobody knows the truth without noise: reliability is the share of observed labels below each
+quantile of what is predicted, which is the sampled functions with noise around them, of a standard deviation that was
+given or learned from validation tasks. MSE and NLL are in the unit of the target. Rows without noise are of the
+functions' quantiles alone.
+"""
 CLASSIFICATION = """
 Classes are those of a split that training never saw. Class probabilities are averaged over 32 networks sampled from a
 task's posterior (a point estimate has one). Calibration is pooled over the query points of all tasks, in 10 bins of
@@ -65,7 +71,8 @@ def page(facts: Sequence[RunFacts], figures: Sequence[PageFigure]) -> str:
     style = (resources.files("fewsure.report") / "page.css").read_text(encoding="utf-8")
     title = "fewsure: " + ", ".join(fact.style.label for fact in facts)
     notes = [PROTOCOL]
-    notes += [REGRESSION] if any("mse" in fact.result for fact in facts) else []
+    notes += [REGRESSION] if any("with_noise" in fact.result for fact in facts) else []
+    notes += [OBSERVED] if any("without_noise" in fact.result for fact in facts) else []
     notes += [CLASSIFICATION] if any("accuracy" in fact.result for fact in facts) else []
     notes += [WITH_NOISE] if any("with_noise" in fact.result for fact in facts) else []
     notes += [ESTIMATE] if any("bound" in _last(fact) for fact in facts) else []
@@ -188,7 +195,9 @@ def _options(record: Mapping[str, Any]) -> dict[str, str]:
     """The options of each group on one line."""
     groups = {group: values for group, values in record.items() if isinstance(values, Mapping)}
     return {
-        f"{group} options": ", ".join(f"{name} = {value}" for name, value in values.items())
+        f"{group} options": ", ".join(
+            f"{name} = {value}" for name, value in values.items() if not isinstance(value, Mapping)
+        )
         for group, values in groups.items()
     }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from fewsure.data.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.files import write_atomically
 from fewsure.report.curves import learning_curves_figure
@@ -74,7 +75,7 @@ def _setting_figures(facts: list[RunFacts], seed: int) -> list[PageFigure]:
     styles, title = [fact.style for fact in facts], setting(facts[0].result)
     name = re.sub(r"\W+", "_", title)
     figures = []
-    if "mse" in facts[0].result:
+    if isinstance(facts[0].run.experiment.data, SineLine):  # one variable, and the truth is known
         predictions = [
             predict_unseen(fact.run.experiment, fact.checkpoint.meta, tasks=DRAWN_TASKS, seed=seed) for fact in facts
         ]

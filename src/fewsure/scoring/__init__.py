@@ -5,9 +5,11 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from fewsure.data.own_regression import OwnRegression
 from fewsure.data.sine_line import SineLine
 from fewsure.experiment import Experiment
 from fewsure.scoring.classification import ClassificationScorer
+from fewsure.scoring.observed import ObservedScorer
 from fewsure.scoring.regression import RegressionScorer
 from fewsure.types import Draw, Facts, Noise, Task
 
@@ -31,6 +33,9 @@ class Scorer(Protocol):
 
 def scorer(experiment: Experiment) -> Scorer:
     """The one for an experiment's kind of task."""
-    if isinstance(experiment.data, SineLine):
-        return RegressionScorer(experiment.data.noise_std)
+    data = experiment.data
+    if isinstance(data, SineLine):
+        return RegressionScorer(data.noise_std)
+    if isinstance(data, OwnRegression):
+        return ObservedScorer(data.scaled_noise_std, data.fitted_scale.y_std)
     return ClassificationScorer()

@@ -53,12 +53,13 @@ class RegressionScorer:
         return {
             "mse": mean_over_tasks(records["mse"]),
             "nll": mean_over_tasks(records["nll"]),
-            **_calibration(records["reliability"]),
-            "with_noise": _calibration(records["reliability_with_noise"]),
+            **calibration(records["reliability"]),
+            "with_noise": calibration(records["reliability_with_noise"]),
         }
 
 
-def _calibration(reliability: Tensor) -> dict[str, Any]:
+def calibration(reliability: Tensor) -> dict[str, Any]:
+    """ECE and MCE with their intervals, and the diagram, from a row of observed shares for each task."""
     observed = reliability.double().mean(0)
     ece, mce = calibration_errors(observed)
     ece_interval, mce_interval = bootstrap_intervals(

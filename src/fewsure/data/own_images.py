@@ -1,0 +1,168 @@
+"""A user's own images: a folder of class folders of PNG or JPEG files of any size."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewsure.data.cache import load
+from fewsure.data.classification import Classification, forget_pools
+from fewsure.data.description import DataSet, Item
+from fewsure.data.images import decode, is_image
+from fewsure.data.own_rows import ALIASES, SHARES, Shares, require_shares, split_by_name
+from fewsure.data.places import data_root
+from fewsure.data.pools import SPLITS, Pool, Split
+from fewsure.errors import FewsureError, require
+from fewsure.networks import Conv4Options, Norm
+
+PLACEMENT = "class folders of PNG or JPEG images, CLASS/NAME.jpg, if need be in train, validation and test"
+
+
+@dataclass(frozen=True)
+class Images(Classification):
+    """A folder of class folders of PNG or JPEG images of any size, or such folders in train, validation and test."""
+
+    folder: str = "images"
+    """The folder; a relative one is looked for here, then in the data root."""
+    image_size: int = 84
+    """Height and width that every image is resized to."""
+    grey: bool = False
+    """Take images as grey values instead of colours."""
+    shares: Shares = SHARES
+    """Shares of the classes for training, validation and testing, where the folder has no split of its own."""
+
+    name = "images"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        least = Conv4Options.SMALLEST
+        require(self.image_size >= least, "image_size", f"at least {least} pixels", self.image_size)
+        require_shares(self.shares)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (1 if self.grey else 3, self.image_size, self.image_size)
+
+    def prepared(self) -> Self:
+        """The same data, looked at anew."""
+        forget_pools()
+        self.pool("train")
+        return self
+
+    def pool(self, split: Split) -> Pool:
+        return load(self.data_set, split)
+
+    @property
+    def data_set(self) -> "ImageFolder":
+        """How the folder is read and cached."""
+        here = Path(self.folder).expanduser()
+        place = (here if here.is_dir() else data_root() / here).resolve()
+        key = repr((str(place), self.shape, self.shares))
+        return ImageFolder(
+            name=self.name,
+            title="images of your own",
+            citation="",
+            licence="",
+            shape=self.shape,
+            classes={},
+            placement=PLACEMENT,
+            files=partial(_files, shares=self.shares),
+            read=partial(_read, shape=self.shape, shares=self.shares),
+            version=int(hashlib.sha256(key.encode()).hexdigest()[:8], 16),  # each size has a cache of its own
+            place=place,
+        )
+
+
+@dataclass(frozen=True)
+class OwnConv4Options(Conv4Options):
+    """The convolutional base network that solves a task: four blocks, and a linear layer."""
+
+    norm: Norm = "instance"
+    """`instance` normalises each image by itself, so that a prediction never depends on the other queries; `batch`
+    normalises a query set by its own statistics (transductive, as in the paper); `none` does not."""
+
+
+@dataclass(frozen=True)
+class ImageFolder(DataSet):
+    """A data set that lies where the user says."""
+
+    place: Path = Path()
+
+    @property
+    def folder(self) -> Path:
+        return self.place
+
+    @property
+    def how_to_get(self) -> str:
+        return f"put them there, or name another folder with --folder; `fewsure data check {self.place}` looks at one"
+
+
+class Found(NamedTuple):
+    """A file below a class folder."""
+
+    path: Path
+    label: str
+    split: Split | None
+    """Where the folder says it."""
+
+
+def find_images(folder: Path) -> tuple[list[Found], list[Path]]:
+    """The images of a folder, in order, and the files that are none or do not lie in a class folder."""
+    tops = {path.name for path in folder.iterdir() if path.is_dir()} if folder.is_dir() else set()
+    named = tops & set(ALIASES)
+    divided = {ALIASES[name] for name in named} == set(SPLITS) and len(named) == len(SPLITS)
+    images, others = [], []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        parts = path.relative_to(folder).parts
+        if any(part.startswith(".") for part in parts):
+            continue
+        split = ALIASES.get(parts[0]) if divided else None
+        inner = parts[1:] if split else parts
+        if is_image(path.name) and len(inner) == 2:
+            images.append(Found(path, inner[0], split))
+        else:
+            others.append(path)
+    return images, others
+
+
+def image_splits(images: list[Found], shares: Shares, where: str) -> dict[Split, list[Found]]:
+    """The images of each split: by the folder, or by the rule for the names of classes."""
+    if all(found.split for found in images):
+        for label in sorted({found.label for found in images}):
+            splits = sorted({str(found.split) for found in images if found.label == label})
+            if len(splits) > 1:
+                raise FewsureError(
+                    f"{where}: few-shot learning is tested on classes that it was not trained on, but class {label!r} "
+                    f"is in {splits[0]} and {splits[1]}; put all class folders side by side, and the rule divides them"
+                )
+        return {split: [found for found in images if found.split == split] for split in SPLITS}
+    rule = split_by_name(sorted({found.label for found in images}), shares, "classes", where)
+    return {split: [found for found in images if rule[found.label] == split] for split in SPLITS}
+
+
+def load_image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """An image file as bytes of `shape`."""
+    try:
+        return decode(path.read_bytes(), str(path), shape)
+    except OSError as error:
+        raise FewsureError(f"{path} cannot be read ({error.strerror})") from error
+
+
+def _files(folder: Path, split: Split, shares: Shares) -> list[Path]:
+    images, _ = find_images(folder)
+    return [found.path for found in image_splits(images, shares, str(folder))[split]] if images else []
+
+
+@contextmanager
+def _read(folder: Path, split: Split, shape: tuple[int, int, int], shares: Shares) -> Iterator[list[Item]]:
+    images, _ = find_images(folder)
+    yield [
+        Item(found.label, "", found.path.name, partial(load_image, found.path, shape))
+        for found in image_splits(images, shares, str(folder))[split]
+    ]

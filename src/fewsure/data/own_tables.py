@@ -1,0 +1,81 @@
+"""A user's own table: groups of rows as regression tasks, or rows with labels as classes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fewsure.data.own_classes import OwnClassification
+from fewsure.data.own_regression import OwnRegression
+from fewsure.data.own_rows import Rows
+from fewsure.data.table_files import Columns, read_table
+from fewsure.errors import FewsureError
+
+
+@dataclass(frozen=True)
+class Table(OwnRegression):
+    """A CSV or Parquet file with a number to predict and a column that says which task a row belongs to."""
+
+    file: str = ""
+    """The file; its first line names the columns."""
+    task_column: str = ""
+    """The column that says which task a row belongs to: a person, a place, an experiment …"""
+    target: str = ""
+    """The column to predict."""
+    features: tuple[str, ...] = ()
+    """The columns to predict from; all others if none is named."""
+    split_column: str | None = None
+    """A column that says train, validation or test; `none` for a rule that goes by the names of the tasks."""
+
+    def rows(self) -> Rows:
+        table = open_table(self.file)
+        task, y = table.strings(self.task_column, "task_column"), table.numbers(self.target, "target")
+        split = None if self.split_column is None else table.strings(self.split_column, "split_column")
+        names = feature_columns(table, self.features, [self.task_column, self.target, self.split_column])
+        return Rows(table.matrix(names), y, task, split, tuple(names), table.where)
+
+
+@dataclass(frozen=True)
+class TableClasses(OwnClassification):
+    """A CSV or Parquet file of numbers with a column that says which class a row belongs to."""
+
+    file: str = ""
+    """The file; its first line names the columns."""
+    label: str = ""
+    """The column with the class of a row."""
+    task_column: str | None = None
+    """A column that says which task a row belongs to, if classes of different tasks must not meet; `none` for tasks of
+    any classes."""
+    features: tuple[str, ...] = ()
+    """The columns to predict from; all others if none is named."""
+    split_column: str | None = None
+    """A column that says train, validation or test; `none` for a rule that goes by the names of the classes."""
+
+    name = "table-classes"
+
+    def rows(self) -> Rows:
+        table = open_table(self.file)
+        y = table.strings(self.label, "label")
+        task = None if self.task_column is None else table.strings(self.task_column, "task_column")
+        split = None if self.split_column is None else table.strings(self.split_column, "split_column")
+        names = feature_columns(table, self.features, [self.label, self.task_column, self.split_column])
+        return Rows(table.matrix(names), np.asarray(y), task, split, tuple(names), table.where)
+
+
+def open_table(file: str) -> Columns:
+    """The table that an option names."""
+    if not file:
+        raise FewsureError("expected `file` to be a CSV or Parquet file, but got none; name it with --file")
+    return read_table(Path(file).expanduser())
+
+
+def feature_columns(table: Columns, named: Sequence[str], others: Sequence[str | None]) -> list[str]:
+    """The columns to predict from."""
+    for name in named:
+        if name in others:
+            raise FewsureError(f"expected `features` to be columns to predict from, but `{name}` is no input")
+    names = list(named) or [name for name in table.names if name not in others]
+    if not names:
+        raise FewsureError(f"{table.where}: expected columns to predict from, but there are none left")
+    return names

@@ -1,0 +1,236 @@
+"""Tasks that a user has in Python: arrays with labels, a list of tasks, or a generator of them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fewsure.data.own_classes import OwnClassification
+from fewsure.data.own_regression import OwnRegression
+from fewsure.data.own_rows import SHARES, Rows
+from fewsure.errors import FewsureError
+from fewsure.records import UNRECORDED
+
+LIMIT = 1000
+"""Tasks that are taken from a generator, which may have no end."""
+Array = NDArray[Any]
+Given = Any
+"""What a user may call data: {class: examples}, (x, labels), a list of (x, y), a generator, or a function that makes
+one."""
+
+
+class Source:
+    """Rows that live in memory; two sources are the same only if they are one object."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+
+
+def _rows_of(source: Source | None) -> Rows:
+    if source is None:
+        raise FewsureError(
+            "these tasks were given in Python, and a run does not hold them: in Python, use "
+            "fewsure.Learner(…, data=tasks) or fewsure.load(folder, data=tasks); on the command line, name a file with "
+            "--data table, table-classes or images"
+        )
+    return source.rows
+
+
+@dataclass(frozen=True)
+class GivenRegression(OwnRegression):
+    """Regression tasks that were given in Python."""
+
+    source: Source | None = field(default=None, metadata=UNRECORDED, repr=False)
+
+    def rows(self) -> Rows:
+        return _rows_of(self.source)
+
+
+@dataclass(frozen=True)
+class GivenClasses(OwnClassification):
+    """Classification tasks on vectors that were given in Python."""
+
+    source: Source | None = field(default=None, metadata=UNRECORDED, repr=False)
+
+    name = "given-classes"
+
+    def rows(self) -> Rows:
+        return _rows_of(self.source)
+
+
+@dataclass(frozen=True)
+class GivenImages(GivenClasses):
+    """Classification tasks on arrays of pixels that were given in Python."""
+
+    name = "given-images"
+
+
+def regression_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **options: Any) -> GivenRegression:
+    """Regression data from an iterable of tasks, each a pair of x (n, D) or (n,) and y (n,), n differing at will.
+
+    A generator may go on for ever: the first `limit` tasks are kept. Where `shot` and `query` are not among the
+    options, they are as large as most tasks allow, up to 5 and 10.
+
+    >>> regression_tasks([(np.arange(20.0), a * np.arange(20.0)) for a in range(9)]).shot
+    5
+    """
+    gathered = _gather(tasks, limit)
+    y = np.concatenate([_targets(values, number) for number, (_, values) in enumerate(gathered)])
+    rows = _rows(gathered, y)
+    typical = int(np.quantile([len(values) for _, values in gathered], 0.25))
+    shot = int(options.get("shot", min(5, max(2, typical // 2))))
+    sizes = {"shot": shot, "query": min(10, max(1, typical - shot))}
+    return GivenRegression(**(sizes | options), source=Source(rows))
+
+
+def classification_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **options: Any) -> GivenClasses:
+    """Classification data from an iterable of tasks, each a pair of examples x (n, D) or (n, C, H, W) and labels (n,).
+
+    Labels mean something within their task alone. Where they are not among the options, `way` is what every task has,
+    and `query` what every class has, up to 15.
+    """
+    gathered = _gather(tasks, limit)
+    labels = [_names(values, number) for number, (_, values) in enumerate(gathered)]
+    classes = [np.unique(names, return_counts=True)[1] for names in labels]
+    rows = _rows(gathered, np.concatenate(labels))
+    sizes = {"way": min(len(counts) for counts in classes)}
+    return _classes(rows, sizes | _class_sizes(min(counts.min() for counts in classes), options) | options)
+
+
+def labelled_examples(x: Any, labels: Any, **options: Any) -> GivenClasses:
+    """Classification data from examples x (N, D) or (N, C, H, W) and their labels (N,): any classes may meet in a task.
+
+    Where they are not among the options, `way` is what each split has, up to 5, and `query` what every class has, up to
+    15.
+    """
+    examples, names = _examples(x, "x"), _names(labels, None)
+    _require_same(len(examples), len(names), "x and its labels")
+    counts = np.unique(names, return_counts=True)[1]
+    smallest = max(1, round(min(options.get("shares", SHARES)) * len(counts)))
+    sizes = {"way": max(2, min(5, smallest))} | _class_sizes(int(counts.min()), options)
+    return _classes(Rows(examples, names, None, None, (), "the examples given"), sizes | options)
+
+
+def own_tasks(data: Given, **options: Any) -> GivenRegression | GivenClasses:
+    """The data that a user has in Python, by its form; `options` are those of the data."""
+    if callable(data):
+        data = data()
+    if isinstance(data, Mapping):
+        x = [_examples(examples, f"class {label!r}") for label, examples in data.items()]
+        labels = [label for label, examples in zip(data, x, strict=True) for _ in examples]
+        return labelled_examples(_concatenate(x), labels, **options)
+    if isinstance(data, tuple) and len(data) == 2:
+        return labelled_examples(*data, **options)
+    if not isinstance(data, Iterable) or isinstance(data, (str, bytes)):
+        raise FewsureError(
+            "expected `data` to be the name of a data set, fewsure.Table(…), fewsure.Images(…), a list or generator of "
+            f"tasks (x, y), or {{class: examples}}, but got {type(data).__name__}"
+        )
+    tasks = list(islice(data, LIMIT))
+    make: Callable[..., GivenRegression | GivenClasses] = classification_tasks
+    if tasks and _is_pair(tasks[0]) and _array(tasks[0][1], "y of task 0").dtype.kind == "f":
+        make = regression_tasks
+    return make(tasks, **options)
+
+
+def _gather(tasks: Iterable[tuple[Any, Any]], limit: int) -> list[tuple[Array, Array]]:
+    gathered = []
+    for number, task in enumerate(islice(tasks, limit)):
+        if not _is_pair(task):
+            raise FewsureError(f"expected task {number} to be a pair (x, y) of arrays, but got {type(task).__name__}")
+        x, y = _examples(task[0], f"x of task {number}"), _array(task[1], f"y of task {number}")
+        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+        _require_same(len(x), len(y) if y.ndim else 0, f"x and y of task {number}")
+        gathered.append((x, y))
+    if not gathered:
+        raise FewsureError("expected tasks (x, y), but the data given has none")
+    return gathered
+
+
+def _rows(gathered: list[tuple[Array, Array]], y: Array) -> Rows:
+    task = np.repeat([f"task {number}" for number in range(len(gathered))], [len(values) for _, values in gathered])
+    return Rows(_concatenate([x for x, _ in gathered]), y, task, None, (), "the tasks given")
+
+
+def _classes(rows: Rows, options: dict[str, Any]) -> GivenClasses:
+    kind = GivenImages if rows.x.ndim == 4 else GivenClasses
+    if rows.x.ndim not in (2, 4):
+        raise FewsureError(f"expected examples of shape (N, D) or (N, C, H, W), but got {rows.x.shape}")
+    return kind(**options, source=Source(rows))
+
+
+def _class_sizes(smallest: int, options: Mapping[str, Any]) -> dict[str, int]:
+    """`query` as large as the smallest class allows."""
+    return {"query": min(15, max(1, smallest - int(options.get("shot", 1))))}
+
+
+def _is_pair(task: Any) -> bool:
+    return isinstance(task, (tuple, list)) and len(task) == 2
+
+
+def _array(values: Any, what: str) -> Array:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().numpy()
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise FewsureError(f"expected {what} to be an array, but its rows differ in length") from error
+
+
+def _examples(values: Any, what: str) -> Array:
+    """Inputs (N, *D): bytes as they are, other numbers in double precision."""
+    x = _array(values, what)
+    x = x[:, None] if x.ndim == 1 else x
+    if x.dtype.kind not in "fiub" or x.ndim < 2 or 0 in x.shape:
+        raise FewsureError(f"expected {what} to be numbers of shape (N, D), but got {x.dtype} of shape {x.shape}")
+    if x.ndim == 2 or x.dtype != np.uint8:
+        x = x.astype(np.float64)
+    _require_finite(x, what)
+    return x
+
+
+def _targets(values: Array, number: int) -> NDArray[np.float64]:
+    what = f"y of task {number}"
+    if values.dtype.kind not in "fiub" or values.ndim != 1:
+        raise FewsureError(
+            f"expected {what} to be numbers of shape (n,), but got {values.dtype} of shape {values.shape}; for "
+            "classes, use fewsure.classification_tasks"
+        )
+    _require_finite(values, what)
+    return values.astype(np.float64)
+
+
+def _names(values: Any, number: int | None) -> NDArray[np.str_]:
+    """Labels as names, one for one."""
+    what = "labels" if number is None else f"labels of task {number}"
+    labels = values.tolist() if hasattr(values, "tolist") else list(values)
+    names = [str(label) for label in labels]
+    if any(isinstance(label, (list, dict, set)) for label in labels):
+        raise FewsureError(f"expected {what} of shape (N,), one for each example, but got {labels[0]!r}")
+    if any(label is None or label != label for label in labels):
+        raise FewsureError(f"expected {what} for all examples, but some are None or NaN; leave those examples out")
+    if len(set(names)) != len(set(labels)):
+        raise FewsureError(f"expected {what} that read differently, but two different ones read the same")
+    return np.array(names)
+
+
+def _concatenate(arrays: list[Array]) -> Array:
+    shapes = sorted({array.shape[1:] for array in arrays})
+    if len(shapes) > 1:
+        raise FewsureError(f"expected examples of one shape, but got {shapes[0]} and {shapes[1]}")
+    return np.concatenate(arrays)
+
+
+def _require_same(examples: int, labels: int, what: str) -> None:
+    if examples != labels:
+        raise FewsureError(f"expected {what} to have the same length, but got {examples} and {labels}")
+
+
+def _require_finite(values: Array, what: str) -> None:
+    wrong = np.argwhere(~np.isfinite(values))
+    if len(wrong):
+        raise FewsureError(f"expected finite numbers in {what}, but row {wrong[0][0]} has NaN or infinity")

@@ -1,0 +1,74 @@
+"""What is learned of a user's own data before training: the form of an example, and what its numbers are divided by."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Scale:
+    """x′ = (x − x_mean) / x_std and y′ = (y − y_mean) / y_std: what networks see. It is stored with a run.
+
+    Means and standard deviations are those of the rows of the training tasks. An input that never varies keeps its
+    spread of 1. Images are not scaled beyond x / 255.
+    """
+
+    shape: tuple[int, ...]
+    """Of an example."""
+    columns: tuple[str, ...] = ()
+    """Names of the inputs, where they have any."""
+    x_mean: tuple[float, ...] = ()
+    """Of each input; empty where inputs are taken as they are."""
+    x_std: tuple[float, ...] = ()
+    """Of each input."""
+    y_mean: float = 0.0
+    """Of the target."""
+    y_std: float = 1.0
+    """Of the target, in the user's unit."""
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Examples (N, *shape) as networks see them; the bytes of images become numbers in [0, 1].
+
+        >>> Scale((2,), x_mean=(1.0, 0.0), x_std=(2.0, 1.0)).inputs(torch.tensor([[5.0, 3.0]]))
+        tensor([[2., 3.]])
+        """
+        scaled = x.to(torch.get_default_dtype())
+        if not self.x_mean:
+            return scaled / 255 if x.dtype == torch.uint8 and len(self.shape) == 3 else scaled
+        # In double precision: a year or a time stamp has no digits to spare.
+        mean, std = (torch.tensor(values, dtype=torch.float64, device=x.device) for values in (self.x_mean, self.x_std))
+        return ((x.double() - mean) / std).to(scaled.dtype)
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Targets as networks see them."""
+        return ((y.double() - self.y_mean) / self.y_std).to(torch.get_default_dtype())
+
+    def values(self, y: Tensor) -> Tensor:
+        """Predicted targets in the user's unit.
+
+        >>> Scale((1,), y_mean=10.0, y_std=2.0).values(torch.tensor([0.5]))
+        tensor([11.], dtype=torch.float64)
+        """
+        return y.double() * self.y_std + self.y_mean
+
+
+def learn_scale(x: NDArray[Any], y: NDArray[Any] | None = None, columns: Sequence[str] = ()) -> Scale:
+    """The scale of training rows x (N, *D), and of their targets y (N,) if they have any.
+
+    >>> learn_scale(np.array([[0.0, 7.0], [2.0, 7.0]]))
+    Scale(shape=(2,), columns=(), x_mean=(1.0, 7.0), x_std=(1.0, 1.0), y_mean=0.0, y_std=1.0)
+    """
+    shape = tuple(int(size) for size in x.shape[1:])
+    mean, std = (x.mean(0), _spread(x)) if x.ndim == 2 else (np.empty(0), np.empty(0))
+    target = {} if y is None else {"y_mean": float(y.mean()), "y_std": float(_spread(y))}
+    return Scale(shape, tuple(columns), tuple(mean.tolist()), tuple(std.tolist()), **target)
+
+
+def _spread(values: NDArray[Any]) -> NDArray[Any]:
+    std = np.asarray(values.std(0))
+    return np.where(std > 1e-12 * (1 + np.abs(values).max(0)), std, 1.0)

@@ -1,0 +1,155 @@
+"""Tables: CSV files, and Parquet files where pyarrow is installed, as columns of text or of numbers."""
+
+import csv
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewsure.errors import FewsureError, require_known
+
+DELIMITERS = (",", ";", "\t")
+PARQUET = (".parquet", ".pq")
+BLOCK = 4096
+"""Rows that are held in memory at once where a table is read in blocks."""
+
+
+class Columns(NamedTuple):
+    """Rows of a table, column by column, as text."""
+
+    text: Mapping[str, Sequence[str]]
+    where: str
+    """What errors call the table."""
+    first: int = 1
+    """The number of the first row, for errors; the line with the names is not counted."""
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.text)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.text.values())))
+
+    def strings(self, name: str, option: str) -> NDArray[np.str_]:
+        """A column as text; `option` is what the user named it with."""
+        values = self._column(name, option)
+        for row, value in enumerate(values):
+            if not value:
+                raise FewsureError(f"{self.where}: expected a name in column `{name}`, but {self._row(row)} is empty")
+        return np.array(values)
+
+    def numbers(self, name: str, option: str) -> NDArray[np.float64]:
+        """A column as finite numbers."""
+        values = self._column(name, option)
+        found = np.empty(len(values))
+        for row, value in enumerate(values):
+            try:
+                found[row] = float(value)
+            except ValueError:
+                found[row] = math.nan
+            if not math.isfinite(found[row]):
+                came = "is empty" if not value.strip() else f"has {value!r}"
+                raise FewsureError(
+                    f"{self.where}: expected numbers in column `{name}`, but {self._row(row)} {came}; fill it in, "
+                    "leave the row out, or name the columns to be used with --features"
+                )
+        return found
+
+    def matrix(self, names: Sequence[str], option: str = "features") -> NDArray[np.float64]:
+        """Columns of numbers, (N, D)."""
+        return np.stack([self.numbers(name, option) for name in names], axis=-1)
+
+    def _column(self, name: str, option: str) -> Sequence[str]:
+        if not name:
+            raise FewsureError(f"expected `{option}` to name a column of {self.where}, one of {', '.join(self.names)}")
+        require_known(option, name, self.names)
+        return self.text[name]
+
+    def _row(self, row: int) -> str:
+        return f"row {self.first + row}"
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file's name says that it is a table."""
+    return path.suffix.lower() in (".csv", ".tsv", ".txt", *PARQUET)
+
+
+def read_table(path: Path) -> Columns:
+    """The whole of a table."""
+    if not path.is_file():
+        raise FewsureError(f"expected `file` to be a CSV or Parquet file, but {path} is not there")
+    status = path.stat()
+    return _read(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, changed: int, size: int) -> Columns:
+    blocks = list(read_blocks(path, size=2**62))
+    if not blocks:
+        raise FewsureError(f"expected rows in {path}, but it has none below the line with the column names")
+    return blocks[0]
+
+
+def read_blocks(path: Path, size: int = BLOCK) -> Iterator[Columns]:
+    """A table in blocks of rows; a CSV file is never held in memory as a whole."""
+    if not path.is_file():
+        raise FewsureError(f"expected a CSV or Parquet file, but {path} is not there")
+    yield from _parquet_blocks(path, size) if path.suffix.lower() in PARQUET else _csv_blocks(path, size)
+
+
+def _csv_blocks(path: Path, size: int) -> Iterator[Columns]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header = file.readline()
+            delimiter = max(DELIMITERS, key=header.count)
+            names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
+            _require_names(names, path)
+            rows = (row for row in csv.reader(file, delimiter=delimiter) if row)
+            first = 1
+            while block := list(islice(rows, size)):
+                for number, row in enumerate(block, start=first):
+                    if len(row) != len(names):
+                        raise FewsureError(
+                            f"{path}: expected {len(names)} columns, as in its first line, but row {number} has "
+                            f"{len(row)}"
+                        )
+                text = {name: [row[index].strip() for row in block] for index, name in enumerate(names)}
+                yield Columns(text, str(path), first)
+                first += len(block)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise FewsureError(f"{path} cannot be read as CSV ({error}); save it as UTF-8 text with commas") from error
+
+
+def _parquet_blocks(path: Path, size: int) -> Iterator[Columns]:
+    try:
+        from pyarrow import ArrowException, parquet  # type: ignore[import-not-found,unused-ignore]
+    except ImportError as error:
+        raise FewsureError(
+            f"reading {path} needs pyarrow: run `pip install pyarrow`, or save the table as CSV"
+        ) from error
+    try:
+        first = 1
+        for batch in parquet.ParquetFile(path).iter_batches(batch_size=min(size, 2**31 - 1)):
+            _require_names(batch.schema.names, path)
+            text = {name: [_text(value) for value in batch[name].to_pylist()] for name in batch.schema.names}
+            yield Columns(text, str(path), first)
+            first += batch.num_rows
+    except (ArrowException, OSError) as error:
+        raise FewsureError(f"{path} cannot be read as Parquet ({error}); write it again") from error
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _require_names(names: Sequence[str], path: Path) -> None:
+    if not names or not all(names):
+        raise FewsureError(f"expected the first line of {path} to name every column, but got {list(names)}")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise FewsureError(f"expected column names of {path} to differ, but `{twice[0]}` is there twice")

@@ -1,0 +1,206 @@
+"""One task after adapting to its few examples."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from fewsure.certification.predictor import norm_of, with_coverage
+from fewsure.conformal import Calibration
+from fewsure.errors import Diverged, FewsureError, require
+from fewsure.files import write_atomically
+from fewsure.learner.inputs import read_inputs, read_targets
+from fewsure.learner.labels import Labels, read_labels
+from fewsure.learner.prediction import ClassPrediction, ValuePrediction
+from fewsure.learner.predictor import Predictor
+from fewsure.types import Batch, Model, Noise, Parts
+
+FORMAT = 1
+BATCH_SIZE = 256
+"""Query points that are passed through the networks at once; predictions do not depend on it."""
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A task's posterior, which predicts. Any number of them live side by side, and threads may share one."""
+
+    predictor: Predictor
+    model: Model
+    posterior: Parts
+    labels: Labels | None
+    """The task's classes; none for regression."""
+    counts: tuple[int, ...]
+    """Support examples of each class, or of the whole regression task."""
+    shared: str
+    """A digest of what it shared with all tasks (θ) in adapting."""
+    noise: Noise
+    """The random numbers of its sampled functions."""
+
+    def predict(
+        self, x: Any, *, coverage: float | None = None, batch_size: int = BATCH_SIZE
+    ) -> ValuePrediction | ClassPrediction:
+        """Predictions at x (N, …), a numpy array, a list or a tensor.
+
+        With `coverage`, sets of labels or intervals too, that hold the truth with that probability (docs/guarantees.md
+        says in which sense); the run must have been certified. The same call gives the same numbers. Unless the network
+        is transductive, a prediction depends on its own x alone.
+        """
+        require(batch_size >= 1, "batch_size", "at least 1", batch_size)
+        calibration = self.require_calibration() if coverage is not None else None
+        inputs = read_inputs(x, self.predictor.scale, "x").to(self.predictor.device)
+        outputs = self.outputs(inputs, batch_size)
+        if not bool(outputs.isfinite().all()):
+            raise Diverged(
+                "adaptation diverged: predictions are no finite numbers; are the examples like those of training? "
+                "If so, train anew with a lower lr or inner_lr"
+            )
+        found: Any = None
+        if calibration is not None:
+            assert coverage is not None
+            shot = self.counts[0]
+            found = with_coverage(calibration, self.predictor.experiment, outputs, shot=shot, coverage=coverage)
+        as_tensors = isinstance(x, torch.Tensor)
+        place = x.device if isinstance(x, torch.Tensor) else torch.device("cpu")
+        if self.labels is None:
+            scale = self.predictor.scale
+            interval = None if found is None else (scale.values(found[0]).to(place), scale.values(found[1]).to(place))
+            values = scale.values(outputs.squeeze(-1)).to(place)
+            return ValuePrediction(values, self.predictor.noise_std, interval, coverage=coverage, as_tensors=as_tensors)
+        probabilities = outputs.double().softmax(-1).to(place)
+        return ClassPrediction(probabilities, self.labels, found, coverage=coverage, as_tensors=as_tensors)
+
+    def outputs(self, x: Tensor, batch_size: int = BATCH_SIZE) -> Tensor:
+        """Outputs (S, N, C) of the sampled functions at inputs as networks see them."""
+        batches = [x] if self.model.network.transductive else torch.split(x, batch_size)
+        return torch.cat(
+            [self.predictor.outputs(self.posterior, self.model, batch, self.noise) for batch in batches], dim=1
+        )
+
+    def require_calibration(self) -> Calibration:
+        """What coverage is made from; refuses a task for which none is known."""
+        run = self.predictor.run.folder
+        calibration = self.predictor.calibration
+        if calibration is None:
+            raise FewsureError(
+                f"coverage needs a certified run: run `fewsure certify {run}` once (of a learner, after learner.save)"
+            )
+        if calibration.checkpoint != self.predictor.digest or shared_digest(calibration.shared) != self.shared:
+            raise FewsureError(f"{run} was trained or certified after this task was adapted; load it and adapt again")
+        if len(set(self.counts)) > 1:
+            raise FewsureError(
+                f"coverage holds for {calibration.shot} examples of each class, but got {min(self.counts)} to "
+                f"{max(self.counts)}"
+            )
+        way = None if self.labels is None else len(self.labels.classes)
+        # How many query points there are is seen to when there are some.
+        points = calibration.query * (calibration.way or 1)
+        norm = norm_of(self.predictor.experiment)
+        calibration.require_like(way=way, shot=self.counts[0], points=points, norm=norm)
+        return calibration
+
+    def save(self, path: str | Path) -> None:
+        """Write what the task needs beside the learner, and no more, to a safetensors file; `learner.load_adapted`."""
+        classes, form = (None, None) if self.labels is None else (self.labels.classes, self.labels.form)
+        for label in classes or ():
+            if not isinstance(label, (str, int, float)):
+                raise FewsureError(f"expected labels to be text or numbers to be stored, but got {label!r}")
+        facts = {
+            "format": FORMAT,
+            "checkpoint": self.predictor.digest,
+            "classes": classes,
+            "form": form,
+            "counts": self.counts,
+            "shared": self.shared,
+            "posterior": [f"{part}/{name}" for part, params in self.posterior.items() for name in params],
+        }
+        write_atomically(Path(path), to_bytes(self._own_tensors(), metadata={"adapted": json.dumps(facts)}))
+
+    def _own_tensors(self) -> dict[str, Tensor]:
+        """The posterior without what it has from the meta-parameters as they are."""
+        meta = self.predictor.meta
+        return {
+            f"{part}/{name}": value.cpu().contiguous()
+            for part, params in self.posterior.items()
+            for name, value in params.items()
+            if value is not meta.get(part, {}).get(name) and not _same(value, meta.get(part, {}).get(name))
+        }
+
+
+def adapt(predictor: Predictor, x: Any, y: Any) -> Adapted:
+    """Adapt to a few labelled examples: x (N, …), and y (N,) numbers or labels of any kind."""
+    inputs = read_inputs(x, predictor.scale, "x")
+    experiment = predictor.experiment
+    labels: Labels | None = None
+    if experiment.model.kind == "regression":
+        targets = predictor.scale.targets(read_targets(y, len(inputs))).unsqueeze(-1)
+        counts = (len(inputs),)
+        if experiment.algorithm_name == "simpa" and len(inputs) < 2:
+            raise FewsureError("expected 2 examples or more for simpa, whose bound divides by that number less one")
+    else:
+        labels, targets = read_labels(y)
+        if len(targets) != len(inputs):
+            raise FewsureError(
+                f"expected a label for each of {len(inputs)} examples of x, but got {len(targets)} labels"
+            )
+        if len(labels.classes) < 2:
+            raise FewsureError(
+                f"expected examples of 2 classes or more, but all have the label {labels.classes[0]!r}; there is "
+                "nothing to tell apart"
+            )
+        counts = tuple(torch.bincount(targets).tolist())
+    model = predictor.model(1 if labels is None else len(labels.classes))
+    shared = predictor.shared
+    support = Batch(inputs.to(predictor.device), targets.to(predictor.device))
+    posterior = predictor.adapt(model, support, shared)
+    return Adapted(
+        predictor, model, posterior, labels, counts, shared_digest(shared), predictor.prediction_noise(model)
+    )
+
+
+def load_adapted(predictor: Predictor, path: str | Path) -> Adapted:
+    """A task that `Adapted.save` has written, by a learner with the same checkpoint."""
+    if not Path(path).is_file():
+        raise FewsureError(f"expected a file that adapted.save(…) has written, but {path} is not there")
+    try:
+        with safe_open(path, framework="pt", device=str(predictor.device)) as file:
+            facts = json.loads((file.metadata() or {})["adapted"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+        if facts["format"] != FORMAT:
+            raise ValueError("of another format")
+        classes, form, counts = facts["classes"], facts["form"], tuple(int(count) for count in facts["counts"])
+        labels = None if classes is None else Labels(tuple(classes), str(form))
+        shared, checkpoint, names = str(facts["shared"]), facts["checkpoint"], [*map(str, facts["posterior"])]
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise FewsureError(f"{path} cannot be read as an adapted task ({error}); save it again") from error
+    if checkpoint != predictor.digest:
+        raise FewsureError(
+            f"{path} was adapted from another checkpoint than that of {predictor.run.folder}; adapt again"
+        )
+    model = predictor.model(1 if labels is None else len(labels.classes))
+    posterior: Parts = {}
+    for key in names:  # in the order in which a flat weight vector holds them, which safetensors does not keep
+        part, _, name = key.partition("/")
+        value = tensors.get(key, predictor.meta.get(part, {}).get(name))
+        if value is None:
+            raise FewsureError(f"{path} cannot be read as an adapted task ({key} is missing); save it again")
+        posterior.setdefault(part, {})[name] = value
+    return Adapted(predictor, model, posterior, labels, counts, shared, predictor.prediction_noise(model))
+
+
+def shared_digest(shared: Mapping[str, Tensor]) -> str:
+    """SHA-256 of shared draws."""
+    digest = hashlib.sha256()
+    for name in sorted(shared):
+        digest.update(name.encode() + shared[name].cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _same(value: Tensor, other: Tensor | None) -> bool:
+    return other is not None and value.shape == other.shape and torch.equal(value, other)

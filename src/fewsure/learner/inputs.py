@@ -1,0 +1,97 @@
+"""Arrays of any kind → what networks see, with errors that a newcomer can act on."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewsure.data import Data
+from fewsure.data.classification import Classification
+from fewsure.data.own_classes import OwnClassification
+from fewsure.data.own_regression import OwnRegression
+from fewsure.data.scale import Scale
+from fewsure.errors import FewsureError
+
+
+def scale_of(data: Data) -> Scale:
+    """What is known of a data set's examples: their shape, and what they are scaled by."""
+    if isinstance(data, (OwnRegression, OwnClassification)):
+        return data.fitted_scale
+    return Scale(data.shape if isinstance(data, Classification) else (1,))
+
+
+def read_inputs(x: Any, scale: Scale, name: str) -> Tensor:
+    """Examples (N, *shape) as networks see them; `name` is what errors call them."""
+    values = _numbers(x, name)
+    shape = tuple(values.shape)
+    if scale.shape == (1,) and values.ndim == 1:
+        values = values.unsqueeze(1)
+    if tuple(values.shape[1:]) != scale.shape or values.ndim == 0:
+        raise FewsureError(
+            f"expected `{name}` of shape ({', '.join(['N', *map(str, scale.shape)])}), as in training, but got {shape}"
+            f"{_advice(shape, scale)}"
+        )
+    if not len(values):
+        raise FewsureError(f"expected `{name}` to hold at least 1 example, but got none")
+    _require_finite(values, name)
+    if len(scale.shape) == 3 and values.dtype != torch.uint8 and float(values.max()) > 2:
+        raise FewsureError(
+            f"expected pixels of `{name}` as bytes (uint8), or as numbers from 0 to 1, but got {values.dtype} up to "
+            f"{float(values.max()):g}; convert with astype('uint8'), or divide by 255"
+        )
+    return scale.inputs(values)
+
+
+def read_targets(y: Any, examples: int) -> Tensor:
+    """Numbers (N,) to predict, in the user's unit."""
+    values = _numbers(y, "y")
+    values = values.squeeze(1) if values.ndim == 2 and values.shape[1] == 1 else values
+    if tuple(values.shape) != (examples,):
+        raise FewsureError(
+            f"expected `y` of shape ({examples},), a number for each example of x, but got {tuple(values.shape)}"
+        )
+    _require_finite(values, "y")
+    return values.double()
+
+
+def _numbers(values: Any, name: str) -> Tensor:
+    if isinstance(values, torch.Tensor):
+        tensor = values.detach()
+        if tensor.is_complex():
+            raise FewsureError(f"expected `{name}` to be real numbers, but got {tensor.dtype}")
+        return tensor
+    try:
+        array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+    except ValueError as error:
+        raise FewsureError(f"expected `{name}` to be an array, but its rows differ in length") from error
+    if array.dtype.kind not in "fiub":
+        what = "text" if array.dtype.kind in "US" else f"values of type {array.dtype}"
+        raise FewsureError(f"expected `{name}` to be numbers, but got {what}; encode what is no number first")
+    # A copy: torch takes writable arrays of native byte order only.
+    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
+
+
+def _require_finite(values: Tensor, name: str) -> None:
+    if values.is_floating_point():
+        wrong = (~values.isfinite()).flatten(1).any(1) if values.ndim > 1 else ~values.isfinite()
+        if bool(wrong.any()):
+            row = int(wrong.nonzero()[0])
+            raise FewsureError(
+                f"expected finite numbers in `{name}`, but example {row} has NaN or infinity; fill it in, or leave the "
+                "example out"
+            )
+
+
+def _advice(shape: tuple[int, ...], scale: Scale) -> str:
+    """What most likely went wrong."""
+    if shape == scale.shape:
+        return "; a single example needs a first dimension, x[None]"
+    if len(scale.shape) == 3 and len(shape) == 4:
+        if (shape[3], shape[1], shape[2]) == scale.shape:
+            return "; channels come before height and width, x.transpose(0, 3, 1, 2)"
+        return f"; resize images to {scale.shape[1]} × {scale.shape[2]} pixels first"
+    columns = f" ({', '.join(scale.columns[:8])})" if scale.columns else ""
+    if len(scale.shape) == 1 and len(shape) == 2:
+        return f"; give the same {scale.shape[0]} inputs{columns} in the same order"
+    return ""

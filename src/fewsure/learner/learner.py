@@ -1,0 +1,202 @@
+"""The Learner: the first thing a user meets."""
+
+import dataclasses
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fewsure.algorithms import ALGORITHMS
+from fewsure.data import DATA
+from fewsure.data.own_tasks import GivenClasses, GivenRegression, own_tasks
+from fewsure.devices import find_device
+from fewsure.errors import FewsureError, require, require_known
+from fewsure.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
+from fewsure.learner.adapted import Adapted, adapt, load_adapted
+from fewsure.learner.predictor import Predictor
+from fewsure.records import checked, field_types
+from fewsure.training.runs import Run
+from fewsure.workflow import Stopped, evaluate_run, start_run, train_run
+
+OWN_NORM = "instance"
+"""The Learner's default norm of images: a prediction never depends on the other queries."""
+
+
+class Learner:
+    """Learns from many tasks how to learn a new one from a few examples.
+
+        learner = fewsure.Learner("simpa", data=my_tasks)
+        learner.train(updates=5_000)
+        adapted = learner.adapt(x_support, y_support)
+        p = adapted.predict(x)
+
+    `data` is the name of a data set ("sine-line", "omniglot"), `fewsure.Table(…)` or `fewsure.Images(…)`, a list or a
+    generator of tasks (x, y), examples by class ({class: examples}), or a pair of examples and labels. Any option of
+    the method, the data, the network or the training may be named, as `fewsure train METHOD --help` lists them. With
+    `out`, the run lives in that folder from the start, and goes on there after an interruption, in another process too.
+    """
+
+    def __init__(
+        self,
+        algorithm: str = "simpa",
+        data: Any = "sine-line",
+        *,
+        preset: str = DEFAULT_PRESET,
+        out: str | Path | None = None,
+        device: str = "auto",
+        **options: Any,
+    ) -> None:
+        self._device = find_device(device)
+        self._experiment = _experiment(algorithm, data, preset, options)
+        self._folder = Path(out) if out is not None else self._temporary_folder()
+        self._predictor: Predictor | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where the run lives; a temporary folder until it is saved."""
+        return self._folder
+
+    @property
+    def experiment(self) -> Experiment:
+        """All options."""
+        return self._experiment
+
+    def train(self, updates: int | None = None, *, quiet: bool = False, checkpoint_every: int = 500) -> "Learner":
+        """Train to the end, with progress on standard error; go on from the last checkpoint, if there is one.
+
+        An interruption (Ctrl-C) finishes the update in hand and leaves a checkpoint; the same call goes on from there,
+        and ends in the same numbers.
+        """
+        require(checkpoint_every >= 1, "checkpoint_every", "at least 1", checkpoint_every)
+        training = self._experiment.training
+        if updates is not None:
+            training = dataclasses.replace(training, updates=checked(int, updates, "updates"))
+        if self._predictor is not None and training.updates != self._experiment.training.updates:
+            raise FewsureError(
+                f"this learner was trained with {self._experiment.training.updates:,} updates, over which its learning "
+                f"rate has run down, but got {training.updates:,}; train a new Learner"
+            )
+        experiment = dataclasses.replace(self._experiment, training=training)
+        run = start_run(self._folder, experiment, resume=True)
+        try:
+            train_run(run, self._device, quiet=quiet, checkpoint_every=checkpoint_every)
+        except Stopped as stopped:
+            raise KeyboardInterrupt(f"stopped; {self._folder} holds a checkpoint, and train() goes on") from stopped
+        self._open(run)
+        return self
+
+    def adapt(self, x: Any, y: Any) -> Adapted:
+        """Adapt to a task's few examples: x (N, …) as numpy, list or tensor, and y (N,), numbers or labels of any kind.
+
+        The learner does not change. The same examples in any order give the same task, up to rounding.
+        """
+        return adapt(self._trained(), x, y)
+
+    def evaluate(self, *, tasks: int = 1000, seed: int = 0, quiet: bool = False) -> dict[str, Any]:
+        """Scores on unseen tasks, as `fewsure evaluate --json` prints them."""
+        require(tasks >= 2, "tasks", "at least 2", tasks)
+        return evaluate_run(self._trained().run, self._device, tasks=tasks, seed=seed, quiet=quiet)
+
+    def save(self, folder: str | Path) -> None:
+        """Copy the run to a new folder, where it lives from now on. It is whole or not there."""
+        target, run = Path(folder), self._trained().run
+        if target.resolve() == run.folder.resolve():
+            return
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise FewsureError(f"expected `folder` to be new or empty, but {target} is not; choose another")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as making:
+            copied = Path(making) / "run"
+            shutil.copytree(run.folder, copied)
+            copied.replace(target)
+        self._folder = target
+        self._open(Run(target, run.experiment, run.version))
+
+    def load_adapted(self, path: str | Path) -> Adapted:
+        """A task that `adapted.save(path)` has written."""
+        return load_adapted(self._trained(), path)
+
+    def _temporary_folder(self) -> Path:
+        """A folder that goes when the learner does."""
+        place = tempfile.mkdtemp(prefix="fewsure-")
+        weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
+        return Path(place) / "run"
+
+    def _open(self, run: Run) -> None:
+        self._experiment = run.experiment
+        self._predictor = Predictor.of_run(run, self._device)
+
+    def _trained(self) -> Predictor:
+        if self._predictor is None:
+            raise FewsureError("this learner is not trained yet: call train() first, or fewsure.load(folder)")
+        return self._predictor
+
+
+def load(folder: str | Path, *, data: Any = None, device: str = "auto") -> Learner:
+    """The learner of a run folder, as `learner.save` or `fewsure train` has written it. Nothing in it is executed.
+
+    The data that it was trained on need not be there; tasks that were given in Python can be given again, to evaluate
+    or to train on.
+    """
+    run = Run.open(Path(folder))
+    if data is not None:
+        run = Run(run.folder, _with_source(run.experiment, data), run.version)
+    learner = Learner.__new__(Learner)
+    learner._device, learner._folder = find_device(device), run.folder
+    learner._open(run)
+    return learner
+
+
+def _with_source(experiment: Experiment, data: Any) -> Experiment:
+    """The experiment with the tasks that it was trained on, given again."""
+    given, there = data if _is_data(data) else own_tasks(data), experiment.data
+    if not isinstance(there, (GivenRegression, GivenClasses)) or type(given) is not type(there):
+        raise FewsureError(f"expected `data` as the run was trained on ({experiment.data_name}); leave it out")
+    return dataclasses.replace(experiment, data=dataclasses.replace(there, source=given.source))
+
+
+def _experiment(algorithm: str, data: Any, preset: str, options: Mapping[str, Any]) -> Experiment:
+    require_known("algorithm", algorithm, list(ALGORITHMS))
+    if isinstance(data, (str, Path)):
+        name = str(data)
+        if name not in DATA and Path(name).exists():
+            hint = (
+                "fewsure.Images(folder=…)" if Path(name).is_dir() else "fewsure.Table(file=…, task_column=…, target=…)"
+            )
+            raise FewsureError(f"expected `data` to be the name of a data set, but {name} is a path; give {hint}")
+        base = load_preset(preset, algorithm, name)
+    else:
+        own = data if _is_data(data) else own_tasks(data, **_data_options(options))
+        name = next(name for name, kind in DATA.items() if type(own) is kind.data)
+        base = dataclasses.replace(load_preset(preset, algorithm, name), data=own)
+    if hasattr(base.network, "norm") and "norm" not in options:
+        base = dataclasses.replace(base, network=dataclasses.replace(base.network, norm=OWN_NORM))
+    return _with_options(base, options)
+
+
+def _is_data(data: Any) -> bool:
+    return any(type(data) is kind.data for kind in DATA.values())
+
+
+def _data_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those options that are of tasks given in Python, whose sizes depend on them."""
+    known = {name for kind in (GivenRegression, GivenClasses) for name in field_types(kind)}
+    return {name: value for name, value in options.items() if name in known}
+
+
+def _with_options(experiment: Experiment, options: Mapping[str, Any]) -> Experiment:
+    """The experiment with single options set, wherever they belong."""
+    kinds = {group: field_types(type(getattr(experiment, group))) for group in GROUPS}
+    known = [name for fields in kinds.values() for name in fields if name != "scale"]
+    for name in options:
+        require_known("option", name, known)
+    groups: dict[str, Any] = {
+        group: dataclasses.replace(
+            getattr(experiment, group),
+            **{name: checked(kind, options[name], name) for name, kind in kinds[group].items() if name in options},
+        )
+        for group in GROUPS
+    }
+    return dataclasses.replace(experiment, **groups)

@@ -1,0 +1,181 @@
+"""What is predicted, and how sure it is: the part that more examples would remove, and the part that they would not."""
+
+from collections.abc import Hashable
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewsure.errors import FewsureError, require
+from fewsure.learner.labels import Labels
+
+Array = Any
+"""A tensor where x was one, else a numpy array."""
+
+
+class Prediction:
+    """What both kinds of prediction share."""
+
+    def __init__(self, as_tensors: bool, coverage: float | None) -> None:
+        self._as_tensors = as_tensors
+        self.coverage = coverage
+        """What was asked for, if anything was."""
+
+    def _give(self, values: Tensor) -> Array:
+        return values if self._as_tensors else values.cpu().numpy()
+
+    def _require_coverage(self, name: str) -> None:
+        if self.coverage is None:
+            raise FewsureError(f"{name} need a coverage: ask for them with predict(x, coverage=0.9)")
+
+
+class ValuePrediction(Prediction):
+    """Numbers predicted at N points: a mixture of S Gaussians, one around each sampled function, of the noise's width.
+
+        std² = function_std² + noise_std²
+
+    More examples of the task would remove `function_std`; they would not remove `noise_std`.
+    """
+
+    def __init__(
+        self,
+        samples: Tensor,
+        noise_std: float,
+        interval: tuple[Tensor, Tensor] | None = None,
+        *,
+        coverage: float | None = None,
+        as_tensors: bool = True,
+    ) -> None:
+        super().__init__(as_tensors, coverage)
+        self._samples, self._interval = samples, interval
+        self.noise_std = noise_std
+        """Standard deviation of the noise on labels: given with the data, or learned from validation tasks."""
+
+    @property
+    def samples(self) -> Array:
+        """Values (S, N) of the sampled functions."""
+        return self._give(self._samples)
+
+    @property
+    def mean(self) -> Array:
+        """(N,)"""
+        return self._give(self._samples.mean(0))
+
+    @property
+    def function_std(self) -> Array:
+        """(N,): how far the sampled functions disagree."""
+        return self._give(self._samples.std(0, correction=0))
+
+    @property
+    def std(self) -> Array:
+        """(N,), of a label: functions and noise together."""
+        return self._give((self._samples.var(0, correction=0) + self.noise_std**2).sqrt())
+
+    def quantile(self, level: float) -> Array:
+        """(N,): the value below which a label lies with probability `level`.
+
+        >>> point = ValuePrediction(torch.zeros(1, 1, dtype=torch.float64), noise_std=1.0)
+        >>> round(float(point.quantile(0.975)), 4)
+        1.96
+        """
+        require(0 < level < 1, "level", "a probability in (0, 1)", level)
+        # No Gaussian of the mixture has less, or more, than `level` beyond these ends; the rest is bisection.
+        reach = self.noise_std * float(torch.special.ndtri(torch.tensor(level, dtype=torch.float64)))
+        low, high = self._samples.amin(0) + reach, self._samples.amax(0) + reach
+        for _ in range(60):
+            middle = (low + high) / 2
+            below = torch.special.ndtr((middle - self._samples) / self.noise_std).mean(0) < level
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return self._give((low + high) / 2)
+
+    @property
+    def lower(self) -> Array:
+        """(N,): lower ends of the intervals with the coverage that was asked for."""
+        self._require_coverage("intervals")
+        assert self._interval is not None
+        return self._give(self._interval[0])
+
+    @property
+    def upper(self) -> Array:
+        """(N,): upper ends."""
+        self._require_coverage("intervals")
+        assert self._interval is not None
+        return self._give(self._interval[1])
+
+
+class ClassPrediction(Prediction):
+    """Classes predicted at N points, from the class probabilities p_s of S sampled networks; entropies H in nats.
+
+        entropy H(mean of p_s) = expected_entropy (mean of H(p_s)) + mutual_information
+
+    More examples of the task would remove the mutual information; they would not remove the expected entropy.
+    """
+
+    def __init__(
+        self,
+        samples: Tensor,
+        labels: Labels,
+        sets: Tensor | None = None,
+        *,
+        coverage: float | None = None,
+        as_tensors: bool = True,
+    ) -> None:
+        super().__init__(as_tensors, coverage)
+        self._samples, self._labels, self._sets = samples, labels, sets
+
+    @cached_property
+    def _mean(self) -> Tensor:
+        return self._samples.mean(0)
+
+    @property
+    def samples(self) -> Array:
+        """Class probabilities (S, N, C) of the sampled networks."""
+        return self._give(self._samples)
+
+    @property
+    def classes(self) -> tuple[Hashable, ...]:
+        """The labels of the columns of `probabilities`."""
+        return self._labels.classes
+
+    @property
+    def probabilities(self) -> Array:
+        """(N, C), averaged over the sampled networks."""
+        return self._give(self._mean)
+
+    @property
+    def label(self) -> Any:
+        """The most probable label of each point, as labels were given: a list, a numpy array or a tensor."""
+        return self._labels.take(self._mean.argmax(-1))
+
+    @property
+    def confidence(self) -> Array:
+        """(N,): the probability of that label."""
+        return self._give(self._mean.amax(-1))
+
+    @property
+    def entropy(self) -> Array:
+        """(N,): all uncertainty."""
+        return self._give(_entropy(self._mean))
+
+    @property
+    def expected_entropy(self) -> Array:
+        """(N,): what more examples would not remove."""
+        return self._give(_entropy(self._samples).mean(0))
+
+    @property
+    def mutual_information(self) -> Array:
+        """(N,): what more examples would remove; 0 for a point estimate."""
+        return self._give((_entropy(self._mean) - _entropy(self._samples).mean(0)).clamp(min=0))
+
+    @property
+    def sets(self) -> list[list[Hashable]]:
+        """The labels of each point's prediction set, with the coverage that was asked for."""
+        self._require_coverage("sets")
+        assert self._sets is not None
+        return self._labels.chosen(self._sets)
+
+
+def _entropy(probabilities: Tensor) -> Tensor:
+    terms: Tensor = torch.special.xlogy(probabilities, probabilities)
+    return -terms.sum(-1)

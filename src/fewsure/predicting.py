@@ -1,0 +1,210 @@
+"""`fewsure predict`: support and query from files, predictions as a stream of records."""
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewsure.data.classification import Omniglot
+from fewsure.data.images import is_image
+from fewsure.data.own_images import load_image
+from fewsure.data.own_tables import Table, TableClasses
+from fewsure.data.scale import Scale
+from fewsure.data.table_files import Columns, read_blocks, read_table
+from fewsure.errors import FewsureError
+from fewsure.experiment import Experiment
+from fewsure.learner.adapted import Adapted
+from fewsure.learner.inputs import scale_of
+from fewsure.learner.prediction import ClassPrediction, ValuePrediction
+
+Array = NDArray[Any]
+Record = dict[str, Any]
+LOW, HIGH = 0.05, 0.95
+"""The quantiles that are printed where no coverage was asked for."""
+USUAL_TARGETS = {"regression": "y", "classification": "label"}
+
+
+class Points(NamedTuple):
+    """Query points: what the output calls them, and their inputs."""
+
+    names: list[Any]
+    x: Array
+
+
+class Files:
+    """Reads support and query files as a run's data wants them: tables, or images."""
+
+    def __init__(self, experiment: Experiment, target: str | None) -> None:
+        data = experiment.data
+        self._scale: Scale = scale_of(data)
+        self._kind = experiment.model.kind
+        self._inverted = isinstance(data, Omniglot)  # its pools have ink = 255
+        own = {Table: "target", TableClasses: "label"}.get(type(data))
+        self._target = target or (getattr(data, own) if own else USUAL_TARGETS[self._kind])
+        self._columns: Sequence[str] = self._scale.columns
+
+    @property
+    def point(self) -> str:
+        """What a query point is called in the output."""
+        return "file" if self._reads_images else "row"
+
+    def support(self, path: Path) -> tuple[Array, list[Any]]:
+        """The examples of a support file, or of a folder of class folders, and their labels."""
+        if self._reads_images:
+            return self._support_images(path)
+        table = read_table(self._required_file(path, "support"))
+        y: Array = (
+            table.numbers(self._target, "target")
+            if self._kind == "regression"
+            else table.strings(self._target, "target")
+        )
+        if not self._columns:
+            self._columns = [name for name in table.names if name != self._target]
+        return self._inputs(table), y.tolist()
+
+    def query(self, path: Path, size: int) -> Iterator[Points]:
+        """The query points in batches."""
+        if not self._reads_images:
+            blocks = read_blocks(self._required_file(path, "query"), size)
+            first = next(blocks, None)
+            if first is None:
+                raise FewsureError(f"expected rows to predict in {path}, but it has none")
+            for block in chain([first], blocks):
+                yield Points(list(range(block.first, block.first + len(block))), self._inputs(block))
+            return
+        files = iter(_query_images(path))
+        while batch := list(islice(files, size)):
+            names = [file.name if file == path else file.relative_to(path).as_posix() for file in batch]
+            yield Points(names, self._images(batch))
+
+    @property
+    def _reads_images(self) -> bool:
+        return len(self._scale.shape) == 3
+
+    def _required_file(self, path: Path, what: str) -> Path:
+        if path.is_dir():
+            raise FewsureError(f"expected --{what} to be a CSV or Parquet file for this run, but {path} is a folder")
+        return path
+
+    def _inputs(self, table: Columns) -> Array:
+        missing = [name for name in self._columns if name not in table.names]
+        if missing:
+            raise FewsureError(
+                f"{table.where}: expected the columns {', '.join(self._columns)}, as in training, but `{missing[0]}` "
+                "is missing"
+            )
+        return table.matrix(self._columns)
+
+    def _support_images(self, path: Path) -> tuple[Array, list[Any]]:
+        folders = sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.is_dir() else []
+        files = {folder.name: [file for file in sorted(folder.iterdir()) if is_image(file.name)] for folder in folders}
+        files = {label: members for label, members in files.items() if members}
+        if not files:
+            raise FewsureError(
+                f"expected --support to be a folder with a folder of PNG or JPEG images for each class, but {path} has "
+                "none"
+            )
+        labels = [label for label, members in files.items() for _ in members]
+        return self._images([file for members in files.values() for file in members]), labels
+
+    def _images(self, files: Sequence[Path]) -> Array:
+        channels, height, width = self._scale.shape
+        pixels = np.stack([load_image(file, (channels, height, width)) for file in files])
+        return 255 - pixels if self._inverted else pixels
+
+
+def _query_images(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    files = sorted(file for file in path.rglob("*") if file.is_file() and is_image(file.name))
+    if not files:
+        raise FewsureError(f"expected --query to be an image, or a folder of PNG or JPEG images, but {path} has none")
+    return files
+
+
+def predictions(
+    adapted: Adapted, files: Files, query: Path, *, coverage: float | None, batch_size: int
+) -> Iterator[Record]:
+    """A record of each query point. A transductive network sees all of them at once."""
+    if coverage is not None:
+        adapted.require_calibration()
+    size = 2**31 if adapted.model.network.transductive else batch_size
+    for points in files.query(query, size):
+        predicted = adapted.predict(points.x, coverage=coverage, batch_size=batch_size)
+        described = _values(predicted) if isinstance(predicted, ValuePrediction) else _classes(predicted)
+        for name, record in zip(points.names, described, strict=True):
+            yield {files.point: name} | record
+
+
+def _values(predicted: ValuePrediction) -> Iterator[Record]:
+    columns = {"mean": predicted.mean, "std": predicted.std, "function_std": predicted.function_std}
+    if predicted.coverage is None:
+        columns |= {"quantile_05": predicted.quantile(LOW), "quantile_95": predicted.quantile(HIGH)}
+    else:
+        columns |= {"lower": predicted.lower, "upper": predicted.upper}
+    for row in zip(*(values.tolist() for values in columns.values()), strict=True):
+        yield dict(zip(columns, row, strict=True))
+
+
+def _classes(predicted: ClassPrediction) -> Iterator[Record]:
+    names = ("confidence", "entropy", "expected_entropy", "mutual_information")
+    scores = [getattr(predicted, name).tolist() for name in names]
+    sets = [None] * len(predicted.label) if predicted.coverage is None else predicted.sets
+    for label, row, probabilities, chosen in zip(
+        predicted.label, zip(*scores, strict=True), predicted.probabilities.tolist(), sets, strict=True
+    ):
+        record = {"label": label, **dict(zip(names, row, strict=True))}
+        record["probabilities"] = dict(zip(predicted.classes, probabilities, strict=True))
+        yield record if chosen is None else record | {"set": chosen}
+
+
+def write_records(records: Iterable[Record], file: IO[str], *, as_json: bool) -> int:
+    """Write records one by one, as CSV or as one JSON list; how many there were."""
+    count = 0
+    writer: Any = None
+    for record in records:
+        if as_json:
+            file.write(("[" if count == 0 else ",\n ") + json.dumps(_finite(record)))
+        else:
+            flat = _flat(record)
+            if writer is None:
+                writer = csv.DictWriter(file, list(flat), lineterminator="\n")
+                writer.writeheader()
+            writer.writerow(flat)
+        count += 1
+    if as_json:
+        file.write("]\n" if count else "[]\n")
+    return count
+
+
+def write_file(records: Iterable[Record], path: Path, *, as_json: bool) -> int:
+    """The same into a file, which is whole or not there."""
+    beside = path.with_name(f".{path.name}.partial")
+    try:
+        with beside.open("w", encoding="utf-8", newline="") as file:
+            count = write_records(records, file, as_json=as_json)
+        beside.replace(path)
+    finally:
+        with suppress(FileNotFoundError):
+            beside.unlink()
+    return count
+
+
+def _flat(record: Record) -> Record:
+    flat = {name: value for name, value in record.items() if name not in ("probabilities", "set")}
+    flat |= {f"p({label})": value for label, value in record.get("probabilities", {}).items()}
+    return flat | ({"set": "|".join(map(str, record["set"]))} if "set" in record else {})
+
+
+def _finite(record: Record) -> Record:
+    """JSON has no infinity: an interval that is the whole line has null ends."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in record.items()
+    }

@@ -1,0 +1,69 @@
+"""Scores of regression tasks whose truth nobody knows: against the labels that were observed.
+
+The predictive distribution of a label at x is a mixture of S Gaussians, N(f_s(x), noise_std²) around the values of the
+S sampled functions. The noise's standard deviation is given by the user or learned from validation tasks
+(`fewsure.noise`); it belongs to the predictor. Of each query point with the label y:
+
+    squared error     (mean of f_s(x) − y)²
+    NLL               −ln 1/S Σ_s N(y; f_s(x), noise_std²)
+    reliability       at each level the share of labels at or below that quantile of the predictive distribution, which
+                      is the share of points with 1/S Σ_s Φ((y − f_s(x)) / noise_std) ≤ level
+
+A calibrated predictor has reliability = level. `without_noise` is the same reliability for the quantiles of the S
+function values alone, which is what the headline protocol of sine-line measures: functions know nothing of the noise on
+labels, so that even the right ones look too sure there.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.special import ndtr
+
+from fewsure.errors import FewsureError
+from fewsure.metrics.calibration import LEVELS, quantiles
+from fewsure.metrics.scores import mean_squared_error, mixture_nll
+from fewsure.metrics.summary import mean_over_tasks
+from fewsure.scoring.regression import calibration
+from fewsure.types import Draw, Facts, Noise, Task
+
+
+@dataclass(frozen=True)
+class ObservedScorer:
+    """Squared error, likelihood and reliability on the query set, in the unit of the target."""
+
+    noise_std: float | None
+    """In the unit that networks see; it must be known by the time of scoring."""
+    unit: float
+    """The target's unit, in which errors are reported: its standard deviation over the training rows."""
+
+    @property
+    def draws(self) -> Mapping[str, Draw]:
+        return {}
+
+    def score(self, predict: Callable[[Tensor], Tensor], task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
+        """`mse`, `nll` and two rows of 11 `reliability` levels."""
+        if self.noise_std is None:
+            raise FewsureError("the noise on labels is not known yet; evaluate a trained run, or give --noise-std")
+        outputs, y = predict(task.query.x), task.query.y
+        values, labels = outputs.squeeze(-1), y.squeeze(-1)
+        share_below = ndtr((labels - values) / self.noise_std).mean(0)
+        levels = share_below.new_tensor(LEVELS).unsqueeze(-1)
+        return {
+            "mse": mean_squared_error(outputs, y) * self.unit**2,
+            "nll": mixture_nll(outputs, y, self.noise_std) + math.log(self.unit),
+            "reliability": (share_below <= levels).to(values.dtype).mean(-1),
+            "reliability_without_noise": (labels <= quantiles(values)).to(values.dtype).mean(-1),
+        }
+
+    def summarise(self, records: Mapping[str, Tensor]) -> dict[str, Any]:
+        assert self.noise_std is not None
+        return {
+            "mse": mean_over_tasks(records["mse"]),
+            "nll": mean_over_tasks(records["nll"]),
+            "noise_std": self.noise_std * self.unit,
+            **calibration(records["reliability"]),
+            "without_noise": calibration(records["reliability_without_noise"]),
+        }

@@ -1,0 +1,486 @@
+"""The Learner as a user meets it: what goes in, what comes back, and what never changes."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from scipy.stats import norm
+
+import fewsure
+from fewsure import FewsureError, Learner
+from fewsure.algorithms import ALGORITHMS
+from fewsure.certification.certify import Request, certify_run
+from fewsure.training.runs import Run
+from fewsure.workflow import StopSignal
+
+SIMPA = {"latent": 3, "generator_hidden": (6,), "kl_samples": 4, "train_samples": 1, "inner_steps": 2}
+TINY: dict[str, dict[str, Any]] = {"simpa": SIMPA, "bmaml": {"particles": 3}}
+TRAINING = {"tasks": 2, "hidden": (6,), "device": "cpu"}
+FEATURES = 4
+
+
+def line_tasks(tasks: int = 20, each: int = 14) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Lines through two inputs, in units that need scaling."""
+    random = np.random.default_rng(0)
+    made = []
+    for _ in range(tasks):
+        x = random.normal(size=(each, 2))
+        noise = random.normal(size=each)
+        made.append((1000 + 50 * x, 20 + 8 * (x @ random.normal(size=2) + 0.1 * noise)))
+    return made
+
+
+def blobs(classes: int = 15, each: int = 8) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(1)
+    return {
+        f"class {k}": 5 * random.normal(size=FEATURES) + random.normal(size=(each, FEATURES)) for k in range(classes)
+    }
+
+
+def support(way: int = 3, shot: int = 2, seed: int = 2) -> tuple[np.ndarray, list[str]]:
+    random = np.random.default_rng(seed)
+    x = np.repeat(5 * random.normal(size=(way, FEATURES)), shot, axis=0) + random.normal(size=(way * shot, FEATURES))
+    return x, [f"kind {k}" for k in range(way) for _ in range(shot)]
+
+
+QUERY = np.random.default_rng(3).normal(size=(9, FEATURES)) * 4
+NUMBERS = 1000 + 50 * np.random.default_rng(4).normal(size=(9, 2))
+
+
+@pytest.fixture(scope="module")
+def classifiers() -> dict[str, Learner]:
+    made = {}
+    for name in ALGORITHMS:
+        learner = Learner(name, data=blobs(), way=3, shot=2, query=4, **TINY.get(name, {}), **TRAINING)
+        made[name] = learner.train(updates=2, quiet=True)
+    return made
+
+
+@pytest.fixture(scope="module")
+def regressors() -> dict[str, Learner]:
+    names = [name for name in ALGORITHMS if name != "protonet"]
+    return {
+        name: Learner(name, data=line_tasks(), **TINY.get(name, {}), **TRAINING).train(updates=2, quiet=True)
+        for name in names
+    }
+
+
+def numbers(prediction: Any) -> np.ndarray:
+    return np.asarray(prediction.samples)
+
+
+def learners(
+    classifiers: dict[str, Learner], regressors: dict[str, Learner]
+) -> list[tuple[str, Learner, Any, Any, Any]]:
+    """(name, learner, support x, support y, query) of every method on both kinds of task."""
+    x, y = line_tasks()[3]
+    return [
+        *((f"{name} classes", learner, *support(), QUERY) for name, learner in classifiers.items()),
+        *((f"{name} numbers", learner, x[:5], y[:5], NUMBERS) for name, learner in regressors.items()),
+    ]
+
+
+def test_the_first_block_of_the_documentation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    my_tasks = line_tasks()
+    learner = fewsure.Learner("simpa", data=my_tasks, **SIMPA, **TRAINING)
+    learner.train(updates=3)
+    assert "training simpa 3/3" in capsys.readouterr().err
+    x_support, y_support = my_tasks[0][0][:5], my_tasks[0][1][:5]
+    before = learner.adapt(x_support, y_support).predict(NUMBERS)
+    learner.save(tmp_path / "mine")
+    learner = fewsure.load(tmp_path / "mine")
+    after = learner.adapt(x_support, y_support).predict(NUMBERS)
+    for name in ("mean", "std", "samples"):
+        assert np.array_equal(getattr(before, name), getattr(after, name))
+    assert np.array_equal(before.quantile(0.05), after.quantile(0.05))
+    assert after.samples.shape == (32, 9)
+    assert learner.folder == tmp_path / "mine"
+    with pytest.raises(FewsureError, match=r"given in Python.*fewsure.load\(folder, data=tasks\)"):
+        learner.evaluate(tasks=20)
+    again = fewsure.load(tmp_path / "mine", data=my_tasks)
+    assert again.evaluate(tasks=20, quiet=True)["mse"]["mean"] > 0
+    again.train(quiet=True)  # finished already
+
+
+def test_sine_line_by_name_and_one_dimension_without_a_second_axis() -> None:
+    learner = Learner("maml", "sine-line", **TRAINING).train(updates=2, quiet=True)
+    x = np.linspace(-2, 2, 5)
+    one, two = learner.adapt(x, 2 * x), learner.adapt(x[:, None], (2 * x)[:, None])
+    assert np.array_equal(one.predict([0.5]).mean, two.predict([[0.5]]).mean)
+    assert one.predict([0.5]).noise_std == 0.3
+
+
+@pytest.mark.parametrize(
+    ("labels", "back"),
+    [
+        (["a", "b", "c"], list),
+        ([3, 1, 2], list),
+        ([("x", 1), ("y", 2), ("x", 0)], list),
+        ([1, "other", 2.5], list),
+        ([True, False], list),
+        (np.array(["dog", "cat", "emu"]), np.ndarray),
+        (np.array([10, 20, 30], dtype=np.int16), np.ndarray),
+        (np.array([0.5, 1.5]), np.ndarray),
+        (torch.tensor([7, 5, 6], dtype=torch.int32), torch.Tensor),
+    ],
+    ids=str,
+)
+def test_labels_come_back_as_they_were_given(classifiers: dict[str, Learner], labels: Any, back: type) -> None:
+    x, _ = support(way=len(labels))
+    y = (
+        [label for label in labels for _ in range(2)]
+        if isinstance(labels, list)
+        else labels.repeat_interleave(2)
+        if (isinstance(labels, torch.Tensor))
+        else np.repeat(labels, 2)
+    )
+    prediction = classifiers["protonet"].adapt(x, y).predict(x)
+    assert type(prediction.label) is back
+    if back is not list:
+        assert prediction.label.dtype == labels.dtype
+    assert list(prediction.label) == list(y)  # its own class mean is the nearest: the blobs are far apart
+    assert set(prediction.classes) == set(labels.tolist() if hasattr(labels, "tolist") else labels)
+    assert prediction.probabilities.shape == (len(x), len(labels))
+
+
+def test_the_order_of_the_support_examples_does_not_matter(
+    classifiers: dict[str, Learner], regressors: dict[str, Learner]
+) -> None:
+    for name, learner, x, y, query in learners(classifiers, regressors):
+        expected = numbers(learner.adapt(x, y).predict(query))
+        for seed in range(3):
+            order = np.random.default_rng(seed).permutation(len(x))
+            found = numbers(learner.adapt(x[order], [y[index] for index in order]).predict(query))
+            scale = np.abs(expected).max()
+            np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * scale, err_msg=name)
+
+
+def test_a_prediction_depends_on_its_own_point_alone(
+    classifiers: dict[str, Learner], regressors: dict[str, Learner]
+) -> None:
+    for name, learner, x, y, query in learners(classifiers, regressors):
+        adapted = learner.adapt(x, y)
+        together = numbers(adapted.predict(query))
+        scale = np.abs(together).max()
+        for size in (1, 2, 7):
+            found = numbers(adapted.predict(query, batch_size=size))
+            np.testing.assert_allclose(found, together, rtol=0, atol=2e-5 * scale, err_msg=name)
+        alone = np.concatenate([numbers(adapted.predict(query[row : row + 1])) for row in range(len(query))], axis=1)
+        np.testing.assert_allclose(alone, together, rtol=0, atol=2e-5 * scale, err_msg=name)
+
+
+def test_the_same_call_gives_the_same_numbers_and_changes_nothing(
+    classifiers: dict[str, Learner], regressors: dict[str, Learner]
+) -> None:
+    for name, learner, x, y, query in learners(classifiers, regressors):
+        meta = learner._trained().meta
+        before = {(part, key): value.clone() for part, params in meta.items() for key, value in params.items()}
+        first = learner.adapt(x, y)
+        expected = numbers(first.predict(query))
+        learner.adapt(x + 1, y).predict(query)
+        assert np.array_equal(numbers(first.predict(query)), expected), name
+        assert np.array_equal(numbers(learner.adapt(x, y).predict(query)), expected), name
+        assert all(torch.equal(meta[part][key], value) for (part, key), value in before.items()), name
+
+
+def test_threads_adapt_and_predict_as_one_after_the_other(
+    classifiers: dict[str, Learner], regressors: dict[str, Learner]
+) -> None:
+    jobs = [job for job in learners(classifiers, regressors) if job[0].split()[0] in ("simpa", "bmaml", "protonet")] * 3
+
+    def work(job: tuple[str, Learner, Any, Any, Any]) -> np.ndarray:
+        _, learner, x, y, query = job
+        return numbers(learner.adapt(x, y).predict(query))
+
+    expected = [work(job) for job in jobs]
+    with ThreadPoolExecutor(4) as pool:
+        for one, other in zip(expected, pool.map(work, jobs), strict=True):
+            assert np.array_equal(one, other)
+
+
+def test_an_adapted_task_reads_back_from_a_small_file(
+    classifiers: dict[str, Learner], regressors: dict[str, Learner], tmp_path: Path
+) -> None:
+    for name, learner, x, y, query in learners(classifiers, regressors):
+        adapted = learner.adapt(x, y)
+        path = tmp_path / f"{name}.safetensors"
+        adapted.save(path)
+        read = learner.load_adapted(path)
+        expected, found = adapted.predict(query), read.predict(query)
+        assert np.array_equal(numbers(found), numbers(expected)), name
+        if isinstance(expected, fewsure.ClassPrediction):
+            assert found.label == expected.label
+    protonet = tmp_path / "protonet classes.safetensors"
+    with safe_open(protonet, framework="pt") as file:
+        assert list(file.keys()) == ["prototypes/mean"]  # the embedding is the learner's
+    with pytest.raises(FewsureError, match="another checkpoint"):
+        classifiers["maml"].load_adapted(protonet)
+    protonet.write_bytes(protonet.read_bytes()[:50])
+    with pytest.raises(FewsureError, match="cannot be read as an adapted task"):
+        classifiers["protonet"].load_adapted(protonet)
+
+
+def test_uncertainty_splits_into_what_examples_remove_and_what_they_do_not(
+    classifiers: dict[str, Learner], regressors: dict[str, Learner]
+) -> None:
+    x, y = support()
+    for name, learner in classifiers.items():
+        p = learner.adapt(x, y).predict(QUERY)
+        np.testing.assert_allclose(p.expected_entropy + p.mutual_information, p.entropy, atol=1e-12)
+        np.testing.assert_allclose(p.probabilities.sum(1), 1, atol=1e-12)
+        assert (p.entropy <= np.log(3) + 1e-12).all()
+        single = name in ("maml", "protonet")
+        assert len(p.samples) == (1 if single else 3 if name == "bmaml" else 32)
+        assert (p.mutual_information.max() == 0) == single
+    x, y = line_tasks()[0]
+    for name, learner in regressors.items():
+        p = learner.adapt(x[:5], y[:5]).predict(NUMBERS)
+        np.testing.assert_allclose(p.function_std**2 + p.noise_std**2, p.std**2, rtol=1e-12)
+        assert (p.function_std.max() == 0) == (name == "maml")
+
+
+def test_quantiles_invert_the_mixtures_distribution(regressors: dict[str, Learner]) -> None:
+    x, y = line_tasks()[0]
+    p = regressors["simpa"].adapt(x[:5], y[:5]).predict(NUMBERS)
+    for level in (0.01, 0.05, 0.5, 0.95):
+        below = norm.cdf(p.quantile(level), loc=p.samples, scale=p.noise_std).mean(0)
+        np.testing.assert_allclose(below, level, atol=1e-9)
+    point = regressors["maml"].adapt(x[:5], y[:5]).predict(NUMBERS)
+    np.testing.assert_allclose(point.quantile(0.05), norm.ppf(0.05, point.mean, point.std), rtol=1e-9)
+
+
+def test_the_same_tasks_in_other_units_give_the_same_predictions_in_those_units() -> None:
+    tasks = line_tasks()
+    other = [(7 * x - 3, 1000 + 5 * y) for x, y in tasks]
+    one, two = (Learner("maml", data=data, **TRAINING).train(updates=3, quiet=True) for data in (tasks, other))
+    (x, y), (u, v) = tasks[0], other[0]
+    expected, found = one.adapt(x[:5], y[:5]).predict(x[5:]), two.adapt(u[:5], v[:5]).predict(u[5:])
+    np.testing.assert_allclose(found.mean, 1000 + 5 * expected.mean, rtol=1e-5)
+    np.testing.assert_allclose(found.std, 5 * expected.std, rtol=1e-3)
+
+
+def test_training_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Learner("maml", data=line_tasks(), out=tmp_path / "whole", **TRAINING).train(updates=6, quiet=True)
+
+    class Impatient(StopSignal):
+        calls = 0
+
+        def __call__(self) -> bool:
+            self.calls += 1
+            self.received = 2 if self.calls == 3 else 0
+            return self.calls == 3
+
+    learner = Learner("maml", data=line_tasks(), out=tmp_path / "parts", **TRAINING)
+    with monkeypatch.context() as patch:
+        patch.setattr("fewsure.workflow.StopSignal", Impatient)
+        with pytest.raises(KeyboardInterrupt, match=r"holds a checkpoint, and train\(\) goes on"):
+            learner.train(updates=6, quiet=True)
+    assert Run.open(tmp_path / "parts").load(torch.device("cpu")).update == 3
+    fresh = Learner("maml", data=line_tasks(), out=tmp_path / "parts", **TRAINING)  # as another process would
+    fresh.train(updates=6, quiet=True)
+    ends = [(folder / "checkpoint.safetensors").read_bytes() for folder in (whole.folder, fresh.folder)]
+    assert ends[0] == ends[1]
+
+
+def test_training_in_a_thread_hears_no_signals() -> None:
+    learner = Learner("maml", "sine-line", **TRAINING)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(learner.train, 2, quiet=True).result()
+    assert learner.adapt([0.0, 1.0], [0.0, 1.0]).predict([2.0]).mean.shape == (1,)
+
+
+def test_images_are_not_transductive_unless_asked_for() -> None:
+    random = np.random.default_rng(0)
+    images = {k: random.integers(0, 256, (6, 1, 16, 16), dtype=np.uint8) for k in range(12)}
+    options = {"way": 2, "filters": 2, "tasks": 2, "device": "cpu"}
+    learner = Learner("protonet", data=images, **options).train(updates=1, quiet=True)
+    assert learner.experiment.network.norm == "instance"
+    x = np.concatenate([images[0][:2], images[1][:2]])
+    adapted = learner.adapt(x, ["a", "a", "b", "b"])
+    together, alone = adapted.predict(images[0]).probabilities, adapted.predict(images[0][:1]).probabilities
+    np.testing.assert_allclose(together[:1], alone, atol=1e-5)
+    as_floats = adapted.predict(images[0] / 255).probabilities
+    np.testing.assert_allclose(as_floats, together, atol=1e-5)
+    batch = Learner("protonet", data=images, norm="batch", **options).train(updates=1, quiet=True)
+    transductive = batch.adapt(x, ["a", "a", "b", "b"])
+    assert transductive.model.network.transductive
+    assert (
+        np.abs(
+            transductive.predict(images[0][:2]).probabilities - transductive.predict(images[0]).probabilities[:2]
+        ).max()
+        > 1e-6
+    )
+    assert Learner("maml", "omniglot").experiment.network.norm == "instance"
+
+
+def test_protonet_takes_any_way_and_shot_and_the_others_any_shot(classifiers: dict[str, Learner]) -> None:
+    for way in (2, 3, 5):
+        p = classifiers["protonet"].adapt(*support(way=way, shot=3)).predict(QUERY)
+        assert p.probabilities.shape == (9, way)
+    x, y = support()
+    uneven = classifiers["maml"].adapt(x[1:], y[1:]).predict(QUERY)
+    assert uneven.probabilities.shape == (9, 3)
+    with pytest.raises(
+        FewsureError, match=r"trained for 3 classes, but the support set has 5.*use protonet, which takes any"
+    ):
+        classifiers["maml"].adapt(*support(way=5))
+
+
+def test_tensors_go_in_and_come_out(classifiers: dict[str, Learner], regressors: dict[str, Learner]) -> None:
+    x, y = support()
+    p = classifiers["maml"].adapt(torch.tensor(x), y).predict(torch.tensor(QUERY))
+    assert isinstance(p.probabilities, torch.Tensor)
+    np.testing.assert_allclose(p.probabilities.numpy(), classifiers["maml"].adapt(x, y).predict(QUERY).probabilities)
+    x, y = line_tasks()[0]
+    q = regressors["maml"].adapt(torch.tensor(x[:5]), torch.tensor(y[:5])).predict(torch.tensor(NUMBERS))
+    assert isinstance(q.quantile(0.5), torch.Tensor)
+
+
+def test_coverage_needs_a_certified_run_and_then_gives_sets_and_intervals(
+    classifiers: dict[str, Learner], regressors: dict[str, Learner], tmp_path: Path
+) -> None:
+    x, y = line_tasks()[0]
+    learner = regressors["simpa"]
+    adapted = learner.adapt(x[:5], y[:5])
+    with pytest.raises(FewsureError, match="coverage needs a certified run: run `fewsure certify "):
+        adapted.predict(NUMBERS, coverage=0.9)
+    certify_run(learner._trained().run, torch.device("cpu"), Request(tasks=40, bound_samples=4), quiet=True)
+    p = adapted.predict(NUMBERS, coverage=0.9)  # adapted before, with the same draw of θ
+    assert (p.lower < p.mean).all()
+    assert (p.mean < p.upper).all()
+    wider = adapted.predict(NUMBERS, coverage=0.95)
+    assert (wider.upper - wider.lower >= p.upper - p.lower).all()
+    with pytest.raises(FewsureError, match="`shot` to be 5, as in the calibration tasks, but got 4"):
+        learner.adapt(x[:4], y[:4]).predict(NUMBERS, coverage=0.9)
+    with pytest.raises(FewsureError, match=r"ask for them with predict\(x, coverage=0.9\)"):
+        _ = adapted.predict(NUMBERS).lower
+    for level in (0, 1, 90):
+        with pytest.raises(FewsureError, match=r"expected `coverage` to be a probability in \(0, 1\)"):
+            adapted.predict(NUMBERS, coverage=level)
+    certify_run(learner._trained().run, torch.device("cpu"), Request(tasks=40, bound_samples=4, seed=1), quiet=True)
+    with pytest.raises(FewsureError, match="certified after this task was adapted; load it and adapt again"):
+        adapted.predict(NUMBERS, coverage=0.9)
+    assert learner.adapt(x[:5], y[:5]).predict(NUMBERS, coverage=0.9).lower.shape == (9,)
+
+
+WRONG_DATA = {
+    "no tasks": ([], "expected tasks .x, y., but the data given has none"),
+    "not pairs": ([np.zeros(3)], r"expected task 0 to be a pair \(x, y\) of arrays"),
+    "a number": (7, "expected `data` to be the name of a data set, .* but got int"),
+    "other lengths": ([(np.zeros((3, 1)), np.zeros(4))], "x and y of task 0 to have the same length, but got 3 and 4"),
+    "NaN in a task": ([(np.full((3, 1), np.nan), np.zeros(3))], "finite numbers in x of task 0, but row 0 has NaN"),
+    "other widths": (
+        [(np.zeros((3, 1)), np.zeros(3)), (np.zeros((3, 2)), np.zeros(3))],
+        r"examples of one shape, but got \(1,\) and \(2,\)",
+    ),
+    "too few tasks": ([(np.zeros((20, 1)), np.zeros(20))] * 2, "expected 3 tasks with 15 rows or more, .* but got 2"),
+    "a path": (Path(__file__), r"is a path; give fewsure.Table\(file=…"),
+    "an unknown name": ("sine-lines", "did you mean 'sine-line'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_DATA)
+def test_wrong_data_is_refused_with_what_to_do(case: str) -> None:
+    data, message = WRONG_DATA[case]
+    with pytest.raises(FewsureError, match=message):
+        Learner("maml", data=data, **TRAINING).train(updates=1, quiet=True)
+
+
+X, Y = support()
+LONG = np.zeros((3, FEATURES + 1))
+WRONG_SUPPORT = {
+    "text": (np.array([["a"] * FEATURES] * 6), Y, "expected `x` to be numbers, but got text"),
+    "objects": (np.array([[None] * FEATURES] * 6), Y, "expected `x` to be numbers, but got values of type object"),
+    "complex": (X * 1j, Y, "expected `x` to be numbers, but got values of type complex128"),
+    "NaN": (np.where(np.arange(6)[:, None] == 2, np.nan, X), Y, "example 2 has NaN or infinity; fill it in, or leave"),
+    "other features": (LONG, Y[:3], r"expected `x` of shape \(N, 4\), .* but got \(3, 5\); give the same 4 inputs"),
+    "no first axis": (X[0], Y[:1], r"a single example needs a first dimension, x\[None\]"),
+    "ragged": ([[1.0], [1.0, 2.0]], Y[:2], "expected `x` to be an array, but its rows differ in length"),
+    "empty": (X[:0], [], "expected `x` to hold at least 1 example, but got none"),
+    "fewer labels": (X, Y[:4], "a label for each of 6 examples of x, but got 4 labels"),
+    "one class": (X, ["a"] * 6, "2 classes or more, but all have the label 'a'; there is nothing to tell apart"),
+    "one-hot": (X, np.eye(6), r"labels of shape \(N,\), .* but got \(6, 6\); of one-hot rows, give argmax\(1\)"),
+    "a label is missing": (X, [*Y[:5], None], "label 5 is None; leave the example out"),
+    "a label is NaN": (X, [0.0, 0.0, 1.0, 1.0, 2.0, float("nan")], "label 5 is nan; leave the example out"),
+    "lists as labels": (X, [[k] for k in range(6)], "one name or number for each example, but label 0 is a list"),
+    "a string as labels": (X, "abcabc", "labels as a list, an array or a tensor, but got str"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_SUPPORT)
+def test_a_wrong_support_set_is_refused_with_what_to_do(classifiers: dict[str, Learner], case: str) -> None:
+    x, y, message = WRONG_SUPPORT[case]
+    with pytest.raises(FewsureError, match=message):
+        classifiers["protonet"].adapt(x, y)
+
+
+def test_wrong_targets_and_queries_are_refused_with_what_to_do(
+    classifiers: dict[str, Learner], regressors: dict[str, Learner], tmp_path: Path
+) -> None:
+    x, y = line_tasks()[0]
+    learner = regressors["simpa"]
+    for targets, message in (
+        (["low"] * 5, "expected `y` to be numbers, but got text; encode"),
+        (y[:4], r"expected `y` of shape \(5,\), a number for each example of x, but got \(4,\)"),
+        (np.full(5, np.inf), "finite numbers in `y`, but example 0 has NaN or infinity"),
+    ):
+        with pytest.raises(FewsureError, match=message):
+            learner.adapt(x[:5], targets)
+    with pytest.raises(FewsureError, match="2 examples or more for simpa"):
+        learner.adapt(x[:1], y[:1])
+    adapted = learner.adapt(x[:5], y[:5])
+    with pytest.raises(FewsureError, match=r"expected `x` of shape \(N, 2\)"):
+        adapted.predict(np.zeros((4, 3)))
+    with pytest.raises(FewsureError, match="`batch_size` to be at least 1"):
+        adapted.predict(NUMBERS, batch_size=0)
+    with pytest.raises(FewsureError, match=r"`level` to be a probability in \(0, 1\), but got 5"):
+        adapted.predict(NUMBERS).quantile(5)
+    with pytest.raises(FewsureError, match=r"text or numbers to be stored, but got \('a', 1\)"):
+        classifiers["protonet"].adapt(X, [("a", 1)] * 3 + [("b", 2)] * 3).save(tmp_path / "task")
+    assert not (tmp_path / "task").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"algorithm": "simpla"}, "did you mean 'simpa'"),
+        ({"shott": 5}, "did you mean 'shot'"),
+        ({"shot": "five"}, "expected `shot` to be of type int, but got 'five'"),
+        ({"shot": 0}, "expected `shot` to be at least 1 example, but got 0"),
+        ({"preset": "papers"}, "did you mean 'paper'"),
+        ({"device": "gpu"}, "expected --device to be cpu, cuda or auto"),
+    ],
+    ids=str,
+)
+def test_wrong_options_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(FewsureError, match=message):
+        Learner(**options)
+
+
+def test_what_is_not_there_yet_is_said(tmp_path: Path) -> None:
+    learner = Learner("maml", "sine-line", **TRAINING)
+    with pytest.raises(FewsureError, match=r"not trained yet: call train\(\) first, or fewsure.load"):
+        learner.adapt([0.0], [0.0])
+    with pytest.raises(FewsureError, match=r"is not a run: it has no config.json"):
+        fewsure.load(tmp_path)
+    learner.train(updates=2, quiet=True)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thing").touch()
+    with pytest.raises(FewsureError, match="expected `folder` to be new or empty"):
+        learner.save(tmp_path / "full")
+    with pytest.raises(FewsureError, match=r"trained with 2 updates, .* but got 9; train a new Learner"):
+        learner.train(updates=9, quiet=True)
+    with pytest.raises(FewsureError, match=r"expected `updates` to be of type int, but got 2.5"):
+        learner.train(updates=2.5, quiet=True)  # type: ignore[arg-type]
+
+
+def test_importing_fewsure_does_not_load_torch() -> None:
+    code = "import sys, fewsure; assert 'torch' not in sys.modules; assert 'Learner' in dir(fewsure); fewsure.nothing"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "has no attribute 'nothing'" in done.stderr

@@ -1,0 +1,403 @@
+"""A user's own data: images in folders, tables, arrays and generators behind the one interface."""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from fewsure import FewsureError, Images, Table, TableClasses, streams
+from fewsure.cli import main
+from fewsure.data import DATA, prepared
+from fewsure.data.own_rows import SHARES, split_by_name
+from fewsure.data.own_tasks import classification_tasks, labelled_examples, own_tasks, regression_tasks
+from fewsure.data.pools import SPLITS
+from fewsure.experiment import load_preset
+from fewsure.noise import most_likely_noise
+from fewsure.records import from_record, to_record
+from fewsure.scoring.observed import ObservedScorer
+from fewsure.types import Batch, Task
+
+from .data_files import image_bytes, random_image, write_tree
+
+CPU = torch.device("cpu")
+SMALL = ["--updates", "3", "--tasks", "2", "--hidden", "6", "--device", "cpu"]
+
+
+def write_csv(path: Path, columns: list[str], rows: list[list[object]]) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows])
+    return path
+
+
+@pytest.fixture(scope="module")
+def groups_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20 groups of 12 rows, and one of 3, whose y is a line through a and b in units of its own."""
+    random = np.random.default_rng(0)
+    rows: list[list[object]] = []
+    for group in range(21):
+        slope = random.normal(size=2)
+        for _ in range(12 if group else 3):
+            a, b = random.normal(size=2)
+            rows.append([f"g{group}", 1.7e9 + 1000 * a, b, 300 + 40 * (slope @ [a, b]) + random.normal()])
+    return write_csv(tmp_path_factory.mktemp("tables") / "groups.csv", ["group", "time", "b", "y"], rows)
+
+
+@pytest.fixture(scope="module")
+def classes_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    random = np.random.default_rng(1)
+    rows = [
+        [f"kind {kind}", f"place {kind % 3}", *(3 * kind + random.normal(size=2))]
+        for kind in range(15)
+        for _ in range(8)
+    ]
+    return write_csv(tmp_path_factory.mktemp("tables") / "classes.csv", ["species", "place", "u", "v"], rows)
+
+
+@pytest.fixture
+def photos(tmp_path: Path, own_data: Path) -> Path:
+    """12 class folders with 5 images of different sizes."""
+    folder = tmp_path / "photos"
+    files = {
+        f"class {k:02}/{n}.{'png' if n % 2 else 'jpg'}": image_bytes(
+            random_image(10 * k + n, 20 + n), "PNG" if n % 2 else "JPEG"
+        )
+        for k in range(12)
+        for n in range(5)
+    }
+    write_tree(folder, files)
+    return folder
+
+
+def table(path: Path, **options: object) -> Table:
+    return Table(file=str(path), task_column="group", target="y", **options)  # type: ignore[arg-type]
+
+
+def test_the_rule_depends_on_names_alone_and_holds_the_shares() -> None:
+    names = [f"class {number}" for number in range(50)]
+    rule = split_by_name(names, SHARES, "classes", "here")
+    assert rule == split_by_name(names[::-1], SHARES, "classes", "there")
+    assert [list(rule.values()).count(split) for split in SPLITS] == [30, 10, 10]
+    assert sorted(split_by_name(["a", "b", "c"], SHARES, "classes", "here").values()) == sorted(SPLITS)
+
+
+def test_rows_become_tasks_that_are_scaled_by_the_training_rows(groups_csv: Path) -> None:
+    data = prepared(table(groups_csv, shot=4, query=6))
+    pools = {split: data.pool(split) for split in SPLITS}
+    assert [len(pool.classes) for pool in pools.values()] == [12, 4, 4]  # the group of 3 rows is left out
+    assert len({name for pool in pools.values() for name in pool.classes}) == 20
+    train = pools["train"].examples.double()
+    torch.testing.assert_close(train.mean(0), torch.zeros(3).double(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(train.std(0, correction=0), torch.ones(3).double(), atol=1e-5, rtol=0)
+    task, facts = data.tasks("test", CPU).sample(50, streams.generator(0, "own"))
+    assert [tuple(part.shape) for part in (*task.support, *task.query)] == [
+        (50, 4, 2),
+        (50, 4, 1),
+        (50, 6, 2),
+        (50, 6, 1),
+    ]
+    rows = torch.cat([torch.cat(batch, -1) for batch in task], 1)
+    for number in range(50):
+        members = pools["test"].examples[12 * facts["task"][number] :][:12]
+        found = (rows[number].unsqueeze(1) == members).all(-1)
+        assert found.sum() == 10  # each row is a row of its task
+        assert (found.sum(0) <= 1).all()  # and none is drawn twice
+
+
+def test_what_is_learned_of_the_data_is_recorded_and_reads_back_without_the_data(groups_csv: Path) -> None:
+    data = prepared(table(groups_csv, query=6))
+    record = json.loads(json.dumps(to_record(data)))
+    assert record["scale"]["columns"] == ["time", "b"]
+    assert from_record(Table, record, source="test") == data
+    elsewhere = from_record(Table, record | {"file": "gone.csv"}, source="test")
+    network = DATA["table"].network()
+    assert elsewhere.model(network).network.shapes == data.model(network).network.shapes
+    with pytest.raises(FewsureError, match=r"but gone.csv is not there"):
+        elsewhere.tasks("test", CPU)
+
+
+def test_a_split_column_is_honoured_and_must_not_cut_a_task(tmp_path: Path) -> None:
+    rows = [[group, group % 7, group % 5, ("train", "val", "test")[group % 3]] for group in range(9) for _ in range(6)]
+    path = write_csv(tmp_path / "split.csv", ["group", "x", "y", "part"], rows)
+    options = {"shot": 2, "query": 2, "split_column": "part"}
+    assert table(path, **options).pool("validation").classes == ("1", "4", "7")
+    path.write_text(path.read_text().replace("1,1,1,val", "1,1,1,test", 1))
+    with pytest.raises(FewsureError, match="'1' is in test and validation; what is tested on must not be trained on"):
+        prepared(table(path, **options))
+
+
+def test_classes_of_a_table_meet_in_any_task_or_in_their_own(classes_csv: Path) -> None:
+    data = TableClasses(file=str(classes_csv), label="species", features=("u", "v"), way=3, shot=2, query=3)
+    task, facts = data.tasks("train", CPU).sample(20, streams.generator(0, "own"))
+    assert task.query.x.shape == (20, 9, 2)
+    assert [len(data.pool(split).classes) for split in SPLITS] == [9, 3, 3]
+    grouped = TableClasses(file=str(classes_csv), label="species", task_column="place", way=5, shot=2, query=3)
+    assert [len(set(grouped.pool(split).groups)) for split in SPLITS] == [1, 1, 1]
+    _, facts = grouped.tasks("test", CPU).sample(20, streams.generator(0, "own"))
+    assert all(len(set(row)) == 5 for row in facts["classes"].tolist())
+
+
+def test_images_of_any_size_are_resized_and_divided_by_class(photos: Path) -> None:
+    data = Images(folder=str(photos), image_size=16, way=2, query=4)
+    pools = {split: data.pool(split) for split in SPLITS}
+    assert [len(pool.classes) for pool in pools.values()] == [8, 2, 2]
+    assert pools["train"].examples.shape == (40, 3, 16, 16)
+    task, _ = data.tasks("test", CPU).sample(3, streams.generator(0, "own"))
+    assert task.support.x.shape == (3, 2, 3, 16, 16)
+    assert 0 <= float(task.support.x.min()) < float(task.support.x.max()) <= 1
+    assert Images(folder=str(photos), image_size=20, grey=True).pool("test").examples.shape == (10, 1, 20, 20)
+
+
+def test_split_folders_are_honoured_and_must_not_share_classes(photos: Path, tmp_path: Path) -> None:
+    divided = tmp_path / "divided"
+    for number, folder in enumerate(sorted(photos.iterdir())):
+        target = divided / ("train", "val", "test")[number % 3]
+        target.mkdir(parents=True, exist_ok=True)
+        folder.rename(target / folder.name)
+    data = Images(folder=str(divided), image_size=16)
+    assert data.pool("validation").classes == ("class 01", "class 04", "class 07", "class 10")
+    (divided / "test" / "class 02").rename(divided / "test" / "class 00")
+    with pytest.raises(
+        FewsureError, match="classes that it was not trained on, but class 'class 00' is in test and train"
+    ):
+        data.pool("train")
+
+
+def test_generators_functions_and_arrays_are_data() -> None:
+    def endless() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        random = np.random.default_rng(0)
+        while True:
+            x = random.normal(size=30)
+            yield x, random.normal() * x
+
+    for given in (endless(), endless):
+        data = own_tasks(given)
+        assert (data.kind, data.shot, data.query_size) == ("regression", 5, 10)
+        assert len(data.pool("train").classes) == 600
+    few = regression_tasks([(np.arange(8.0), np.arange(8.0))] * 5)
+    assert (few.shot, few.query) == (4, 4)
+    labels = np.repeat(list("abcdefghij"), 6)
+    arrays = labelled_examples(np.random.default_rng(0).normal(size=(60, 3)), labels)
+    assert (arrays.way, arrays.shot, arrays.query) == (2, 1, 5)
+    by_task = classification_tasks([(np.zeros((8, 3)), ["x"] * 4 + ["y"] * 4)] * 5, shot=2)
+    assert (by_task.way, by_task.query) == (2, 2)
+    task, facts = by_task.tasks("train", CPU).sample(4, streams.generator(0, "own"))
+    assert task.support.y.tolist() == [[0, 0, 1, 1]] * 4
+    assert (facts["classes"] // 2 == facts["classes"][:, :1] // 2).all()  # both classes are of one task
+
+
+def test_every_method_has_settings_for_own_data() -> None:
+    for name in ("images", "table-classes", "given-classes", "given-images"):
+        assert load_preset("recommended", "protonet", name).data.training_outputs == 5
+    assert load_preset("recommended", "simpa", "table").algorithm_name == "simpa"
+    with pytest.raises(FewsureError, match="has no settings for protonet"):
+        load_preset("recommended", "protonet", "table")
+
+
+def test_scores_against_observed_labels_are_those_of_the_mixture() -> None:
+    generator = streams.generator(0, "observed")
+    functions, labels = torch.randn(7, 40, 1, generator=generator), torch.randn(40, 1, generator=generator)
+    task = Task(Batch(labels, labels), Batch(labels, labels))
+    record = ObservedScorer(0.4, unit=10.0).score(lambda x: functions, task, {}, {})
+    f, y = 10 * functions.squeeze(-1).double().numpy(), 10 * labels.squeeze(-1).double().numpy()
+    assert float(record["mse"]) == pytest.approx(((f.mean(0) - y) ** 2).mean(), rel=1e-5)
+    assert float(record["nll"]) == pytest.approx(-np.log(norm.pdf(y, f, 4.0).mean(0)).mean(), rel=1e-5)
+    share_below = norm.cdf(y, f, 4.0).mean(0)
+    for index, level in enumerate(np.linspace(0, 1, 11)):
+        assert float(record["reliability"][index]) == pytest.approx((share_below <= level).mean())
+        below = (y <= np.quantile(f, level, axis=0)).mean()
+        assert float(record["reliability_without_noise"][index]) == pytest.approx(below)
+
+
+def test_the_right_noise_is_calibrated_and_a_wrong_one_is_not() -> None:
+    generator = streams.generator(1, "observed")
+    truth = torch.randn(1, 4000, 1, generator=generator)
+    labels = truth[0] + 0.5 * torch.randn(4000, 1, generator=generator)
+    task = Task(Batch(labels, labels), Batch(labels, labels))
+    levels = torch.linspace(0, 1, 11)
+    right, wrong = (
+        (ObservedScorer(std, 1.0).score(lambda x: truth, task, {}, {})["reliability"] - levels).abs().max()
+        for std in (0.5, 0.1)
+    )
+    assert right < 0.02
+    assert wrong > 0.2
+
+
+def test_the_learned_noise_of_a_point_estimate_is_its_root_mean_square_error() -> None:
+    generator = streams.generator(2, "observed")
+    outputs, y = torch.randn(1, 300, 1, generator=generator), torch.randn(300, 1, generator=generator)
+    error = float((outputs[0] - y).square().mean().sqrt())
+    assert most_likely_noise(outputs.double(), y.double()) == pytest.approx(error, rel=0.011)
+
+
+def test_train_evaluate_compare_and_report_on_a_table(
+    groups_csv: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--data", "table", "--file", str(groups_csv), "--task-column", "group", "--target", "y", "--query", "6"]
+    runs = [tmp_path / name for name in ("maml", "bmaml")]
+    for run in runs:
+        assert main(["train", run.name, *options, *SMALL, "--out", str(run)]) == 0
+        assert main(["evaluate", str(run), "--tasks", "40", "--json"]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    summary = json.loads(last)
+    assert set(summary) >= {"mse", "nll", "ece", "mce", "reliability", "without_noise", "noise_std", "data_checksum"}
+    assert summary["noise_std"] == json.loads((runs[1] / "noise.json").read_text())["noise_std"]
+    assert 300 < summary["mse"]["mean"] < 30_000  # in the unit of y, whose spread is about 50
+    assert main(["compare", *map(str, runs)]) == 0
+    assert main(["report", *map(str, runs), "--out", str(tmp_path / "report.html")]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "On data of your own nobody knows the truth" in page
+    assert "x_mean" not in page
+    assert main(["train", "maml", "--out", str(runs[0]), "--resume", "--device", "cpu"]) == 0
+    changed = tmp_path / "changed.csv"
+    changed.write_text(groups_csv.read_text())
+    given = [*options[:3], str(changed), *options[4:]]
+    assert main(["train", "maml", *given, *SMALL, "--out", str(tmp_path / "other")]) == 0
+    changed.write_text(changed.read_text().replace(",3", ",4", 40))
+    capsys.readouterr()
+    assert main(["train", "maml", "--out", str(tmp_path / "other"), "--resume", "--device", "cpu"]) == 2
+    assert "has changed since the run began" in capsys.readouterr().err
+
+
+def test_train_and_evaluate_on_images_and_on_classes_of_a_table(
+    photos: Path, classes_csv: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["--updates", "2", "--tasks", "2", "--device", "cpu", "--way", "2"]
+    images = ["--data", "images", "--folder", str(photos), "--image-size", "16", "--query", "4", "--filters", "2"]
+    table_classes = [
+        "--data",
+        "table-classes",
+        "--file",
+        str(classes_csv),
+        "--label",
+        "species",
+        "--features",
+        "u",
+        "v",
+    ]
+    for name, options in {"images": images, "classes": [*table_classes, "--query", "4"]}.items():
+        assert main(["train", "protonet", *options, *small, "--out", str(tmp_path / name)]) == 0
+        assert main(["evaluate", str(tmp_path / name), "--tasks", "20", "--json"]) == 0
+        *_, last = capsys.readouterr().out.splitlines()
+        assert json.loads(last)["transductive"] is False
+
+
+def test_check_says_what_is_there_what_is_unusable_and_what_is_possible(
+    photos: Path, groups_csv: Path, classes_csv: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (photos / "class 03" / "broken.png").write_bytes(b"no image")
+    (photos / "class 03" / "notes.txt").write_text("hello")
+    assert main(["data", "check", str(photos), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [Path(item["file"]).name for item in found["unusable"]] == ["notes.txt", "broken.png"]
+    assert found["splits"]["train"]["units"] == 8
+    assert main(["data", "check", str(photos)]) == 0
+    text = capsys.readouterr().out
+    assert "possible: up to 2 classes a task (way), and 5 examples a class" in text
+    assert "unusable: " in text
+    assert main(["data", "check", str(groups_csv)]) == 0
+    text = capsys.readouterr().out
+    assert "group: text, 21 different" in text
+    assert "--target COLUMN --task-column COLUMN" in text
+    assert main(["data", "check", str(groups_csv), "--target", "y", "--task-column", "group"]) == 0
+    assert "up to 12 for half of them" in capsys.readouterr().out
+    assert main(["data", "check", str(classes_csv), "--label", "species", "--task-column", "place"]) == 0
+    assert "up to 5 classes a task" in capsys.readouterr().out
+
+
+CSV = "group,x,y\n" + "".join(f"g{number // 4},{number},{number % 3}\n" for number in range(40))
+WRONG_TABLES = {
+    "not there": (None, {}, "but nowhere.csv is not there"),
+    "no rows": ("group,x,y\n", {}, "it has none below the line with the column names"),
+    "empty": ("", {}, "expected the first line of .* to name every column"),
+    "an unknown column": (CSV, {"target": "z"}, "expected `target` to be one of group, x, y, but got 'z'"),
+    "no task column": (CSV, {"task_column": ""}, "expected `task_column` to name a column of .*, one of group, x, y"),
+    "text among numbers": (CSV.replace("g3,13,", "g3,many,"), {}, "numbers in column `x`, but row 14 has 'many'"),
+    "an empty cell": (CSV.replace("g3,13,", "g3,,"), {}, "column `x`, but row 14 is empty; fill it in, leave the row"),
+    "NaN": (CSV.replace("g3,13,", "g3,nan,"), {}, "column `x`, but row 14 has 'nan'"),
+    "a row too short": (
+        CSV.replace("g3,13,1", "g3,13"),
+        {},
+        "expected 3 columns, as in its first line, but row 14 has 2",
+    ),
+    "a name twice": (CSV.replace("group,x,y", "group,y,y"), {}, "names of .* to differ, but `y` is there twice"),
+    "the target as an input": (CSV, {"features": ("y",)}, "to be columns to predict from, but `y` is no input"),
+    "tasks too small": (
+        CSV,
+        {"shot": 5},
+        r"takes 7 rows \(shot . query\), but the largest of 10 tasks has 4; lower --shot",
+    ),
+    "other splits": (
+        CSV,
+        {"split_column": "group", "features": ("x",)},
+        "splits to be train, validation or test, but got 'g0'",
+    ),
+    "shares": (CSV, {"shares": (0.5, 0.5, 0.5)}, "three numbers above 0 .* that add up to 1"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_TABLES)
+def test_a_wrong_table_is_refused_with_what_to_do(case: str, tmp_path: Path) -> None:
+    text, changes, message = WRONG_TABLES[case]
+    path = tmp_path / "my.csv" if text is not None else Path("nowhere.csv")
+    if text is not None:
+        path.write_text(text)
+    options = {"file": str(path), "task_column": "group", "target": "y", "shot": 2, "query": 2} | changes
+    with pytest.raises(FewsureError, match=message):
+        prepared(Table(**options))
+
+
+def test_other_delimiters_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
+    expected = prepared(table(_written(tmp_path / "a.csv", CSV), shot=2, query=2))
+    for name, text in (("b.csv", CSV.replace(",", ";")), ("c.tsv", CSV.replace(",", "\t")), ("d.csv", "\ufeff" + CSV)):
+        assert prepared(table(_written(tmp_path / name, text), shot=2, query=2)).scale == expected.scale
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_parquet_is_read_or_says_what_it_needs(tmp_path: Path) -> None:
+    path = tmp_path / "my.parquet"
+    try:
+        import pyarrow  # noqa: F401
+        from pyarrow import csv as arrow_csv
+        from pyarrow import parquet
+    except ImportError:
+        path.touch()
+        with pytest.raises(FewsureError, match="needs pyarrow: run `pip install pyarrow`, or save the table as CSV"):
+            prepared(table(path))
+        return
+    parquet.write_table(arrow_csv.read_csv(_written(tmp_path / "my.csv", CSV)), path)
+    found, expected = (prepared(table(file, shot=2, query=2)).scale for file in (path, tmp_path / "my.csv"))
+    assert found == expected
+
+
+def test_wrong_image_folders_are_refused_with_what_to_do(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(
+        FewsureError, match=r"expected class folders of PNG or JPEG images, .* name another folder with --fol"
+    ):
+        prepared(Images(folder=str(tmp_path / "empty")))
+    assert main(["data", "check", str(tmp_path / "empty")]) == 2
+    assert "supported are PNG and JPEG files" in capsys.readouterr().err
+    with pytest.raises(FewsureError, match="`image_size` to be at least 16 pixels, but got 8"):
+        Images(folder=str(photos), image_size=8)
+    training = Images(folder=str(photos), image_size=16).pool("train").classes[0]
+    (photos / training / "broken.png").write_bytes(b"no image")
+    with pytest.raises(FewsureError, match=r"broken.png to be a PNG or JPEG image, but it cannot be decoded"):
+        prepared(Images(folder=str(photos), image_size=16))
+    for folder in sorted(photos.iterdir())[2:]:
+        for file in folder.iterdir():
+            file.unlink()
+    with pytest.raises(
+        FewsureError, match="expected 3 classes or more, to train, validate and test on different ones, but got 2"
+    ):
+        prepared(Images(folder=str(photos)))
