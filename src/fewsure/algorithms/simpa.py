@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fewsure.adaptation import descend, detach
+from fewsure.adaptation import descend, detach, require_clip_norm
 from fewsure.bounds import Form, theorem_1, theorem_2
 from fewsure.divergences import donsker_varadhan, gaussian_kl, moment_kl, standardise
 from fewsure.errors import require
@@ -42,11 +42,17 @@ class Simpa:
     """Step size of λ in a task."""
     inner_steps: int = 5
     """N_lower, gradient steps per task."""
+    inner_clip_norm: float | None = None
+    """Largest norm of a gradient of λ in a task; a longer one is scaled down. `none` for no limit."""
     first_order: bool = False
     """Take the inner gradients as constants (cheaper); off, differentiate through them."""
     clip: Literal["hard", "none", "bounded"] = "none"
     """The loss that is trained on: `hard` clamps it to [0, 1] as the paper does (no gradient above 1); `none` trains
     on the loss as it is and clamps only in the reported bound; `bounded` is a smooth loss in [0, 1]."""
+    clip_from: float = 0.0
+    """Share of the training after which `clip` takes effect; up to there the loss is trained on as it is."""
+    clip_lower: bool = True
+    """Let `clip` take effect in the lower level too, as the paper does; off, tasks adapt to the loss as it is."""
     kl: Literal["moment", "moment+critic", "critic", "none"] = "moment"
     """How KL[q(w) ‖ p(w)] is estimated: `critic` is the paper's φ-network; `moment` the closed form for q's means and
     variances; `moment+critic` adds the φ-network's estimate of the rest; `none` leaves the term out."""
@@ -87,6 +93,8 @@ class Simpa:
             require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         require(self.kl_samples >= 4, "kl_samples", "at least 4", self.kl_samples)
         require(self.warm_up_tasks >= 0, "warm_up_tasks", "at least 0", self.warm_up_tasks)
+        require_clip_norm(self.inner_clip_norm)
+        require(0 <= self.clip_from <= 1, "clip_from", "a share in [0, 1]", self.clip_from)
         require(0 < self.epsilon <= 1, "epsilon", "a probability in (0, 1]", self.epsilon)
         for name in ("generator_hidden", "critic_hidden"):
             sizes = getattr(self, name)
@@ -105,15 +113,17 @@ class Simpa:
         return NoiseSpec(shared, {"z": posterior.draw(levels, samples)})
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
-        return self._optimise_lower_level(meta, model, support, noise, regularise=torch.ones(()))
+        always = torch.ones((), device=support.x.device)
+        return self._optimise_lower_level(meta, model, support, noise, regularise=always, clip=always > 0)
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         regularise = (stage.update * stage.tasks >= self.warm_up_tasks).to(task.query.x.dtype)
-        adapted = self._optimise_lower_level(meta, model, task.support, noise, regularise)
+        clip = stage.update >= self.clip_from * (stage.updates or 0)
+        adapted = self._optimise_lower_level(meta, model, task.support, noise, regularise, clip)
         critic = adapted.get("critic", {})
 
         samples = self.posterior(model).sample(adapted["generator"], noise["z"][-1])
-        loss, clipped_loss = self._fit(samples, model, task.query)
+        loss, clipped_loss = self._fit(samples, model, task.query, clip)
         kl = self._kl(samples, detach(critic), model, noise, -1)
         bound = theorem_2(
             clipped_loss,
@@ -160,24 +170,28 @@ class Simpa:
         return Mlp((weight_count(model.network), *self.critic_hidden, 1))
 
     def _optimise_lower_level(
-        self, meta: Parts, model: Model, support: Batch, noise: Noise, regularise: Tensor
+        self, meta: Parts, model: Model, support: Batch, noise: Noise, regularise: Tensor, clip: Tensor
     ) -> Parts:
-        sample = self.posterior(model).sample
+        posterior = self.posterior(model)
+
+        # λ is one vector while it adapts: a step on it is a few operations, whatever the number of layers.
+        def sample(generator: Params, step: int) -> Tensor:
+            return posterior.sample(unflatten(posterior.generator, generator["vector"]), noise["z"][step])
 
         def bound(generator: Params, critic: Params, step: int) -> Tensor:
-            samples = sample(generator, noise["z"][step])
-            loss, _ = self._fit(samples, model, support)
+            samples = sample(generator, step)
+            loss, _ = self._fit(samples, model, support, clip if self.clip_lower else None)
             kl = self._kl(samples, critic, model, noise, step)
             theorem = theorem_1(loss, kl, examples=support.x.shape[0], epsilon=self.epsilon, form=self.form)
             return loss + regularise * theorem.regulariser
 
         def negative_estimate(critic: Params, generator: Params, step: int) -> Tensor:
-            samples = sample(generator, noise["z"][step])
+            samples = sample(generator, step)
             return -self._critic_estimate(samples, critic, model, noise, step)
 
         # θ ~ N(μ_θ, σ₀ I): its noise is shared by a meta-batch, and so is θ.
-        shift = unflatten(self.posterior(model).generator, self.sigma_0**0.5 * noise["theta"])
-        generator = {name: mean + shift[name] for name, mean in meta["generator"].items()}  # λ ← θ
+        theta = flatten(meta["generator"]) + self.sigma_0**0.5 * noise["theta"]
+        generator = {"vector": theta}  # λ ← θ
         critic = meta.get("critic", {})  # ω ← ω₀
         for step in range(self.inner_steps):
             if self.uses_critic:
@@ -185,16 +199,23 @@ class Simpa:
                     ascent = partial(negative_estimate, generator=detach(generator), step=step)
                     critic = descend(ascent, critic, self.critic_lr, first_order=self.first_order)
             descent = partial(bound, critic=detach(critic), step=step)
-            generator = descend(descent, generator, self.inner_lr, first_order=self.first_order)
-        return {"generator": generator} | ({"critic": critic} if self.uses_critic else {})
+            generator = descend(
+                descent, generator, self.inner_lr, first_order=self.first_order, clip_norm=self.inner_clip_norm
+            )
+        adapted = {"generator": unflatten(posterior.generator, generator["vector"])}
+        return adapted | ({"critic": critic} if self.uses_critic else {})
 
-    def _fit(self, samples: Tensor, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _fit(self, samples: Tensor, model: Model, batch: Batch, clip: Tensor | None) -> tuple[Tensor, Tensor]:
         """The loss that is trained on, and the clipped one that a bound may hold: means over samples and examples."""
         weights = unflatten(model.network, samples[: self.train_samples])
-        per_example = model.bounded_loss if self.clip == "bounded" else model.loss
-        loss = torch.func.vmap(per_example, in_dims=(0, None))(outputs(model.network, weights, batch.x), batch.y)
-        clipped = loss.clamp(max=1)
-        return (clipped if self.clip == "hard" else loss).mean(), clipped.mean()
+        predictions = outputs(model.network, weights, batch.x)
+        losses = torch.func.vmap(model.loss, in_dims=(0, None))(predictions, batch.y)
+        loss = losses.mean()
+        if self.clip == "bounded":
+            clipped = torch.func.vmap(model.bounded_loss, in_dims=(0, None))(predictions, batch.y).mean()
+        else:
+            clipped = losses.clamp(max=1).mean()
+        return (loss if self.clip == "none" or clip is None else torch.where(clip, clipped, loss)), clipped
 
     def _kl(self, samples: Tensor, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
         """The estimate of KL[q(w; λ) ‖ p(w)] that both bounds use."""
