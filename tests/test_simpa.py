@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fewsure.algorithms.simpa import Simpa
+from fewsure.errors import FewsureError
 from fewsure.models import bounded_cross_entropy, bounded_squared_error
 from fewsure.networks import Mlp, weight_count
 from fewsure.training.engine import Engine
@@ -130,3 +131,28 @@ def test_weights_stay_inside_the_tanh() -> None:
     generator = Mlp((3, 4, 6), tanh=True)
     params = {name: 100 * value for name, value in generator.init(torch.Generator().manual_seed(0)).items()}
     assert float(generator(params, torch.rand(50, 3)).abs().max()) <= 1
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("clip", ["hard", "bounded"])
+def test_late_clipping_trains_on_the_loss_as_it_is_up_to_its_share_of_the_training(clip: str) -> None:
+    meta, tasks, shared, noise, _ = meta_batch(small_simpa())
+
+    def losses(update: int, **options: object) -> dict[str, torch.Tensor]:
+        stage = Stage(torch.tensor(update), TASKS, updates=1000)
+        return Engine(small_simpa(**options), MODEL).loss(meta, tasks, shared, noise, stage)[1]
+
+    late = {"clip": clip, "clip_from": 0.6, "clip_lower": False}
+    assert torch.equal(losses(599, **late)["loss"], losses(599, clip="none")["loss"])
+    after = losses(600, **late)
+    assert torch.equal(after["loss"], after["clipped_loss"])
+    assert float(after["loss"]) < float(losses(600, clip="none")["loss"])
+    assert torch.equal(after["kl"], losses(600, clip="none")["kl"])  # tasks adapt to the loss as it is
+    everywhere = losses(600, **late | {"clip_lower": True})
+    assert not torch.equal(after["kl"], everywhere["kl"])
+
+
+@pytest.mark.parametrize(("name", "value"), [("clip_from", 1.5), ("inner_clip_norm", 0.0)])
+def test_a_share_above_one_and_a_limit_of_zero_are_refused(name: str, value: float) -> None:
+    with pytest.raises(FewsureError, match=f"expected `{name}`"):
+        small_simpa(**{name: value})
