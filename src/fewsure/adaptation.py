@@ -5,18 +5,51 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fewsure.errors import require
 from fewsure.types import Params
 
+Objective = Callable[[Params], Tensor]
 
-def descend(objective: Callable[[Params], Tensor], params: Params, lr: float, *, first_order: bool) -> Params:
-    """One step of gradient descent, params − lr · ∇objective(params).
 
-    First order takes the gradient as a constant: the step then differentiates as the identity, so that the
+def descend(
+    objective: Objective, params: Params, lr: float, *, first_order: bool, clip_norm: float | None = None
+) -> Params:
+    """One step of gradient descent, params − lr · ∇objective(params), with the gradient that `gradient_of` returns."""
+    gradient = gradient_of(objective, params, first_order=first_order, clip_norm=clip_norm)
+    return {name: torch.add(value, gradient[name], alpha=-lr) for name, value in params.items()}
+
+
+def gradient_of(objective: Objective, params: Params, *, first_order: bool, clip_norm: float | None = None) -> Params:
+    """∇objective(params), scaled down to a norm of `clip_norm` where it is longer.
+
+    First order takes the gradient as a constant: a step along it then differentiates as the identity, so that the
     meta-gradient is the query gradient at the adapted weights, and nothing of the step itself is recorded.
     """
-    at = detach(params) if first_order else params
-    gradient = torch.func.grad(objective)(at)
-    return {name: value - lr * gradient[name] for name, value in params.items()}
+    gradient: Params = torch.func.grad(objective)(detach(params) if first_order else params)
+    return gradient if clip_norm is None else clip(gradient, clip_norm)
+
+
+def clip(gradient: Params, norm: float, dims: int = 0) -> Params:
+    """A gradient, scaled down to `norm` where it is longer; one for each index of `dims` leading dimensions.
+
+    A step can then not run away, however wrong the prediction is that it starts from.
+
+    >>> clip({"w": torch.tensor([3.0, 4.0])}, 1.0)
+    {'w': tensor([0.6000, 0.8000])}
+    """
+    squared: Tensor = sum(value.square().flatten(dims).sum(-1) for value in gradient.values())  # type: ignore[assignment]
+    scale = clip_scale(squared, norm)
+    return {name: value * scale.reshape(*scale.shape, *[1] * (value.dim() - dims)) for name, value in gradient.items()}
+
+
+def clip_scale(squared: Tensor, norm: float) -> Tensor:
+    """What takes a gradient of this squared norm down to `norm`: 1 up to there, and differentiable at gradient 0."""
+    return norm * squared.clamp(min=norm**2).rsqrt()
+
+
+def require_clip_norm(norm: float | None) -> None:
+    """Refuse a limit on the norm of gradients in a task that is none."""
+    require(norm is None or norm > 0, "inner_clip_norm", "a number above 0, or none", norm)
 
 
 def detach(params: Params) -> Params:

@@ -137,9 +137,12 @@ def moment_kl(samples: Float[Tensor, "S n"], prior_std: float) -> Float[Tensor, 
     log_bias = 0.5 * weights * (math.log(half) - float(torch.tensor(half, dtype=torch.float64).digamma()))
     if fused_kernels_fit(samples):
         return fused_moment_kl(samples, prior_std, VARIANCE_FLOOR) - log_bias
-    mean, variance = moments(samples)
-    mean_bias = variance.sum() / (2 * count * prior_std**2)
-    return gaussian_kl(mean, variance, 0.0, prior_std**2) - mean_bias - log_bias
+    # gaussian_kl(mean, v, 0, σ²) − Σ v/(2Sσ²) in few operations, since every step of a task differentiates it twice:
+    # v + mean² − v/S is the mean of the squares, and the S−1 that v is divided by goes into the constant.
+    squares = samples.square().sum() / (2 * count * prior_std**2)
+    scatter = (samples - samples.mean(0)).square().sum(0) + (count - 1) * VARIANCE_FLOOR
+    constant = 0.5 * weights * (math.log((count - 1) * prior_std**2) - 1) - log_bias
+    return squares - 0.5 * scatter.log().sum() + constant
 
 
 def moment_reading(samples: Float[Tensor, "S n"], prior_std: float) -> Reading:

@@ -15,21 +15,26 @@ import dataclasses
 import json
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError, require_known
 from fewsure.evaluation import evaluate
 from fewsure.experiment import GROUPS, Experiment, load_preset
 from fewsure.files import write_atomically
+from fewsure.records import from_record, to_record
+from fewsure.report.drawing import figure_png
+from fewsure.report.figures import comparison_figure, variants_figure
 from fewsure.report.page import write_report
 from fewsure.report.results_page import results_page
+from fewsure.report.styles import run_styles
 from fewsure.training.runs import Run
 from fewsure.workflow import evaluate_run, start_run, train_run
 
@@ -78,7 +83,7 @@ class Reproduction:
         ]
 
     def write(self, target: str, results: Path, page: Path) -> list[dict[str, Any]]:
-        """Write the list of result objects, the Markdown page and the report of the first seeds; the list."""
+        """Write the list of result objects, the Markdown page with its figure, and the report of the first seeds."""
         rows = self.rows()
         if not rows:
             raise FewsureError(f"{self.folder} holds no finished run of this experiment; run it without --collect")
@@ -90,6 +95,9 @@ class Reproduction:
         for path in (results, page):
             path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(results, json.dumps(rows, indent=1) + "\n")
+        picture = page.parent / "figures" / f"{target}.png"
+        picture.parent.mkdir(exist_ok=True)
+        write_atomically(picture, figure_png(FIGURES[target](rows)))
         write_atomically(page, results_page(rows, self._tuning(), unfinished, target))
         drawn = [run for run in self._runs() if run.experiment.training.seed == 0 and run.evaluation() is not None]
         if all(run.has_checkpoint for run in drawn):  # records may have been brought from elsewhere without them
@@ -173,10 +181,8 @@ def variants() -> dict[str, Experiment]:
 def _changed(base: Experiment, options: dict[str, dict[str, Any]], name: str) -> Experiment:
     groups: dict[str, Any] = {}
     for group in GROUPS:
-        values = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in options.get(group, {}).items()
-        }
-        groups[group] = dataclasses.replace(getattr(base, group), **values)
+        before = getattr(base, group)
+        groups[group] = from_record(type(before), to_record(before) | options.get(group, {}), source=f"{name}, {group}")
     return Experiment(**groups, preset=f"{base.preset}, {name}")
 
 
@@ -184,6 +190,19 @@ def _read(name: str) -> dict[str, Any]:
     return tomllib.loads((resources.files("fewsure") / "trials" / name).read_text(encoding="utf-8"))
 
 
+def _methods_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """The first seed of each method beside the paper's figures."""
+    first = [row for row in rows if row["train_seed"] == 0]
+    return comparison_figure(
+        first, run_styles([row["algorithm"] for row in first], [Path(row["label"]) for row in first])
+    )
+
+
+FIGURES: dict[str, Callable[[Sequence[Mapping[str, Any]]], Figure]] = {
+    "regression": _methods_figure,
+    "ablation": variants_figure,
+}
+"""Name on the command line → the figure of its results."""
 TARGETS: dict[str, tuple[Callable[[], Sequence[str]], Callable[[Reproduction, str], None]]] = {
     "regression": (lambda: list(_read("sine-line.toml")), Reproduction.compare_method),
     "ablation": (lambda: list(variants()), Reproduction.compare_variant),

@@ -63,6 +63,8 @@ class Stage(NamedTuple):
     """Updates made so far (a scalar tensor)."""
     tasks: int
     """T, the number of tasks in a meta-batch."""
+    updates: int | None = None
+    """All updates of the training; None where it has no end."""
 
 
 @runtime_checkable

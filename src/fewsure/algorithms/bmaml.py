@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fewsure.adaptation import clip, require_clip_norm
 from fewsure.errors import require
 from fewsure.networks import flatten, unflatten
 from fewsure.posteriors import outputs
@@ -37,6 +38,8 @@ class Bmaml:
     """α, the step size of adaptation. SVGD divides by the number of particles, so it is larger than MAML's."""
     inner_steps: int = 5
     """K, steps of SVGD per task."""
+    inner_clip_norm: float | None = None
+    """Largest norm of a particle's gradient ∇ ln p(w | D) in a task; a longer one is scaled down. `none`: no limit."""
     first_order: bool = True
     """Take the directions of SVGD as constants (cheaper); off, differentiate through them."""
     likelihood_scale: float = 0.3
@@ -56,6 +59,7 @@ class Bmaml:
             require(0 < value < math.inf, name, "a number above 0", value)
         for name in ("particles", "inner_steps", "leader_steps"):
             require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        require_clip_norm(self.inner_clip_norm)
         flat_or_positive = self.prior_std is None or 0 < self.prior_std < math.inf
         require(flat_or_positive, "prior_std", "a number above 0, or none", self.prior_std)
 
@@ -101,7 +105,10 @@ class Bmaml:
 
         for _ in range(steps):
             at = particles.detach() if first_order else particles
-            direction = stein_direction(at, torch.func.grad(log_posteriors)(at))
+            scores = torch.func.grad(log_posteriors)(at)
+            if self.inner_clip_norm is not None:
+                scores = clip({"scores": scores}, self.inner_clip_norm, dims=1)["scores"]
+            direction = stein_direction(at, scores)
             particles = particles + self.inner_lr * direction
         return particles
 

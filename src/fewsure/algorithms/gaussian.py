@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fewsure.adaptation import require_clip_norm
 from fewsure.errors import require
 from fewsure.posteriors import outputs
 from fewsure.posteriors.gaussian import GaussianPosterior, descend_free_energy
@@ -29,6 +30,8 @@ class GaussianMethod:
     """α, the step size of adaptation, for means and logarithms of standard deviations alike."""
     inner_steps: int = 5
     """K, gradient steps per task."""
+    inner_clip_norm: float | None = None
+    """Largest norm of a gradient in a task; a larger one is scaled down. `none` for no limit."""
     first_order: bool = False
     """Take the inner gradients as constants (cheaper); off, differentiate through them. First order does not see that
     a step overshoots, and needs a smaller `inner_lr`."""
@@ -49,6 +52,7 @@ class GaussianMethod:
             require(0 < value < float("inf"), name, "a number above 0", value)
         for name in ("inner_steps", "train_samples"):
             require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        require_clip_norm(self.inner_clip_norm)
         require(0 <= self.kl_weight < float("inf"), "kl_weight", "a number of at least 0", self.kl_weight)
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
@@ -79,4 +83,5 @@ class GaussianMethod:
             lr=self.inner_lr,
             kl_weight=self.kl_weight * self.temperature / support.x.shape[0],
             first_order=self.first_order,
+            clip_norm=self.inner_clip_norm,
         )

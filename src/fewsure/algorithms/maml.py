@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fewsure.adaptation import descend
+from fewsure.adaptation import descend, require_clip_norm
 from fewsure.errors import require
 from fewsure.posteriors import outputs, stack_one
 from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
@@ -26,12 +26,15 @@ class Maml:
     """α, the step size of adaptation."""
     inner_steps: int = 5
     """K, gradient steps per task."""
+    inner_clip_norm: float | None = None
+    """Largest norm of a gradient in a task; a larger one is scaled down. `none` for no limit."""
     first_order: bool = True
     """Take the inner gradients as constants (cheaper); off, differentiate through them."""
 
     def __post_init__(self) -> None:
         require(0 < self.inner_lr < float("inf"), "inner_lr", "a number above 0", self.inner_lr)
         require(self.inner_steps >= 1, "inner_steps", "at least 1", self.inner_steps)
+        require_clip_norm(self.inner_clip_norm)
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
         return {"weights": model.network.init(generator)}
@@ -45,7 +48,9 @@ class Maml:
 
         weights = meta["weights"]
         for _ in range(self.inner_steps):
-            weights = descend(support_loss, weights, self.inner_lr, first_order=self.first_order)
+            weights = descend(
+                support_loss, weights, self.inner_lr, first_order=self.first_order, clip_norm=self.inner_clip_norm
+            )
         return {"weights": weights}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fewsure.adaptation import descend, detach
+from fewsure.adaptation import descend, gradient_of, require_clip_norm
 from fewsure.divergences import gaussian_kl
 from fewsure.errors import require
 from fewsure.networks import flatten, unflatten, weight_count
@@ -38,6 +38,8 @@ class Platipus:
     """α, the step size of adaptation."""
     inner_steps: int = 5
     """K, gradient steps per sampled initialisation."""
+    inner_clip_norm: float | None = None
+    """Largest norm of a gradient in a task; a larger one is scaled down. `none` for no limit."""
     first_order: bool = True
     """Take the gradients inside a task as constants (cheaper); off, differentiate through them."""
     kl_weight: float = 1.0
@@ -61,6 +63,7 @@ class Platipus:
             value = getattr(self, name)
             require(0 <= value < math.inf, name, "a number of at least 0", value)
         require(self.inner_steps >= 1, "inner_steps", "at least 1", self.inner_steps)
+        require_clip_norm(self.inner_clip_norm)
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
         return self.from_maml(model.network.init(generator))
@@ -113,13 +116,19 @@ class Platipus:
 
     def _step(self, weights: Params, lr: float, factor: Params, objective: Callable[[Params], Tensor]) -> Params:
         """One gradient step with a step size γ for each weight, learned as a factor of where it starts."""
-        gradient = torch.func.grad(objective)(detach(weights) if self.first_order else weights)
+        gradient = gradient_of(objective, weights, first_order=self.first_order, clip_norm=self.inner_clip_norm)
         return {name: value - lr * factor[name] * gradient[name] for name, value in weights.items()}
 
     def _descend(self, weights: Params, model: Model, support: Batch) -> Params:
         """The lower level: K steps on the support set."""
         for _ in range(self.inner_steps):
-            weights = descend(_loss_on(model, support), weights, self.inner_lr, first_order=self.first_order)
+            weights = descend(
+                _loss_on(model, support),
+                weights,
+                self.inner_lr,
+                first_order=self.first_order,
+                clip_norm=self.inner_clip_norm,
+            )
         return weights
 
 

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fewsure.adaptation import descend, detach
+from fewsure.adaptation import descend, detach, require_clip_norm
 from fewsure.bounds import theorem_1, theorem_2
 from fewsure.divergences import donsker_varadhan, isotropic_kl, moment_kl, semi_implicit_kl, standardise
 from fewsure.errors import require
@@ -42,11 +42,17 @@ class Simpa:
     """Step size of λ in a task."""
     inner_steps: int = 5
     """N_lower, gradient steps per task."""
+    inner_clip_norm: float | None = None
+    """Largest norm of a gradient of λ in a task; a longer one is scaled down. `none` for no limit."""
     first_order: bool = False
     """Take the inner gradients as constants (cheaper); off, differentiate through them."""
     clip: Literal["hard", "none", "bounded"] = "none"
     """The loss that is trained on: `hard` clamps it to [0, 1] as the paper does (no gradient above 1); `none` trains
     on the loss as it is and clamps only in the reported bound; `bounded` is a smooth loss in [0, 1]."""
+    clip_from: float = 0.0
+    """Share of the training after which `clip` takes effect; up to there the loss is trained on as it is."""
+    clip_lower: bool = True
+    """Let `clip` take effect in the lower level too, as the paper does; off, tasks adapt to the loss as it is."""
     kl: Literal["moment", "moment+critic", "critic", "semi-implicit", "none"] = "moment"
     """How KL[q(w) ‖ p(w)] is estimated: `critic` is the paper's φ-network; `moment` the closed form for q's means and
     variances; `moment+critic` adds the φ-network's estimate of the rest; `semi-implicit` is an upper bound, and needs
@@ -90,6 +96,8 @@ class Simpa:
             require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         require(self.kl_samples >= 4, "kl_samples", "at least 4", self.kl_samples)
         require(self.warm_up_tasks >= 0, "warm_up_tasks", "at least 0", self.warm_up_tasks)
+        require_clip_norm(self.inner_clip_norm)
+        require(0 <= self.clip_from <= 1, "clip_from", "a share in [0, 1]", self.clip_from)
         require(0 < self.epsilon <= 1, "epsilon", "a probability in (0, 1]", self.epsilon)
         require(0 <= self.weight_noise < float("inf"), "weight_noise", "a number of at least 0", self.weight_noise)
         if self.kl == "semi-implicit":
@@ -113,16 +121,18 @@ class Simpa:
         return NoiseSpec(shared, {"z": posterior.draw(levels, samples), **posterior.draw_weights(levels, noisy)})
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
-        return self._optimise_lower_level(meta, model, support, noise, regularise=torch.ones(()))
+        always = torch.ones((), device=support.x.device)
+        return self._optimise_lower_level(meta, model, support, noise, regularise=always, clip=always > 0)
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         regularise = (stage.update * stage.tasks >= self.warm_up_tasks).to(task.query.x.dtype)
-        adapted = self._optimise_lower_level(meta, model, task.support, noise, regularise)
+        clip = stage.update >= self.clip_from * (stage.updates or 0)
+        adapted = self._optimise_lower_level(meta, model, task.support, noise, regularise, clip)
         critic = adapted.get("critic", {})
 
         means = self.posterior(model).means(adapted["generator"], noise["z"][-1])
         samples = self._perturb(means, model, noise, -1)
-        loss, clipped_loss = self._fit(samples, model, task.query)
+        loss, clipped_loss = self._fit(samples, model, task.query, clip)
         kl = self._kl(means, samples, detach(critic), model, noise, -1)
         bound = theorem_2(
             clipped_loss,
@@ -184,13 +194,13 @@ class Simpa:
         return Mlp((weight_count(model.network), *self.critic_hidden, 1))
 
     def _optimise_lower_level(
-        self, meta: Parts, model: Model, support: Batch, noise: Noise, regularise: Tensor
+        self, meta: Parts, model: Model, support: Batch, noise: Noise, regularise: Tensor, clip: Tensor
     ) -> Parts:
         family = self.posterior(model)
 
         def bound(means: Tensor, critic: Params, step: int) -> Tensor:
             samples = self._perturb(means, model, noise, step)
-            loss, _ = self._fit(samples, model, support)
+            loss, _ = self._fit(samples, model, support, clip if self.clip_lower else None)
             kl = self._kl(means, samples, critic, model, noise, step)
             theorem = theorem_1(loss, kl, examples=support.x.shape[0], epsilon=self.epsilon, form=self.form)
             return loss + regularise * theorem.regulariser
@@ -211,20 +221,24 @@ class Simpa:
                     ascent = partial(negative_estimate, samples=samples, step=step)
                     critic = descend(ascent, critic, self.critic_lr, first_order=self.first_order)
             gradient = torch.func.grad(bound)(means, detach(critic), step)
-            generator = descend_to(gradient, self.inner_lr)
+            generator = descend_to(gradient, self.inner_lr, self.inner_clip_norm)
         return {"generator": generator} | ({"critic": critic} if self.uses_critic else {})
 
     def _perturb(self, means: Tensor, model: Model, noise: Noise, level: int) -> Tensor:
         """w from G(z): the same vectors, unless there is weight noise."""
         return self.posterior(model).perturb(means, noise["weights"][level] if self.weight_noise else None)
 
-    def _fit(self, samples: Tensor, model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _fit(self, samples: Tensor, model: Model, batch: Batch, clip: Tensor | None) -> tuple[Tensor, Tensor]:
         """The loss that is trained on, and the clipped one that a bound may hold: means over samples and examples."""
         weights = unflatten(model.network, samples[: self.train_samples])
-        per_example = model.bounded_loss if self.clip == "bounded" else model.loss
-        loss = torch.func.vmap(per_example, in_dims=(0, None))(outputs(model.network, weights, batch.x), batch.y)
-        clipped = loss.clamp(max=1)
-        return (clipped if self.clip == "hard" else loss).mean(), clipped.mean()
+        predictions = outputs(model.network, weights, batch.x)
+        losses = torch.func.vmap(model.loss, in_dims=(0, None))(predictions, batch.y)
+        loss = losses.mean()
+        if self.clip == "bounded":
+            clipped = torch.func.vmap(model.bounded_loss, in_dims=(0, None))(predictions, batch.y).mean()
+        else:
+            clipped = losses.clamp(max=1).mean()
+        return (loss if self.clip == "none" or clip is None else torch.where(clip, clipped, loss)), clipped
 
     def _kl(self, means: Tensor, samples: Tensor, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
         """The estimate of KL[q(w; λ) ‖ p(w)] that both bounds use."""

@@ -72,6 +72,7 @@ def descend_free_energy(
     lr: float,
     kl_weight: float,
     first_order: bool,
+    clip_norm: float | None = None,
 ) -> Params:
     """K gradient steps of λ, from the prior's, on E_q[ℓ(support)] + kl_weight · KL[q(w; λ) ‖ prior]."""
     anchor = detach(prior) if first_order else prior
@@ -81,5 +82,6 @@ def descend_free_energy(
 
     posterior = prior
     for step_noise in noise:
-        posterior = descend(partial(free_energy, step_noise=step_noise), posterior, lr, first_order=first_order)
+        objective = partial(free_energy, step_noise=step_noise)
+        posterior = descend(objective, posterior, lr, first_order=first_order, clip_norm=clip_norm)
     return posterior

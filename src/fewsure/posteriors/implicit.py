@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.func import vjp
 from torch.nn import functional
 
-from fewsure.adaptation import detach
+from fewsure.adaptation import clip, clip_scale, detach
 from fewsure.networks import ALIGNED, Mlp, weight_count
 from fewsure.types import Draw, Network, Params
 
@@ -68,27 +68,41 @@ class ImplicitPosterior:
 
     def generate(
         self, parameters: Params, z: Float[Tensor, "S latent"], *, first_order: bool
-    ) -> tuple[Float[Tensor, "S n"], Callable[[Float[Tensor, "S n"], float], Params]]:
-        """G(z; λ), and the step of gradient descent: (gradient of the objective in G(z), step size) → the next λ."""
+    ) -> tuple[Float[Tensor, "S n"], Callable[[Float[Tensor, "S n"], float, float | None], Params]]:
+        """G(z; λ), and the step of gradient descent that follows from the gradient of the objective in G(z).
+
+        The step takes that gradient, the step size and a limit on the norm of λ's gradient (None for none), and returns
+        the next λ.
+        """
         at = detach(parameters) if first_order else parameters
         if not self.low_rank:
             means, pull_back = _pull_back(lambda params: self.means(params, z), at)
-            return means, lambda gradient, lr: _subtract(parameters, pull_back(gradient), lr)
+
+            def dense_step(gradient: Tensor, lr: float, limit: float | None) -> Params:
+                of_all = pull_back(gradient)
+                return _subtract(parameters, of_all if limit is None else clip(of_all, limit), lr)
+
+            return means, dense_step
 
         last, bias = self._last
         trunk = {name: value for name, value in at.items() if name in self._trunk.shapes}
         hidden, pull_back = _pull_back(lambda params: self._hidden_units(params, z), trunk)
         means = self._last_layer(at, hidden).tanh()
 
-        def step(gradient: Tensor, lr: float) -> Params:
+        def step(gradient: Tensor, lr: float | Tensor, limit: float | None) -> Params:
             delta = functional.pad(gradient * (1 - means.square()), (0, self._padding))
             of_hidden = delta @ at[last].T
             if "left" in at:
                 of_hidden = of_hidden + (delta @ at["right"].T) @ at["left"]
+            of_own = pull_back(of_hidden) | {bias: delta.sum(0)}
+            if limit is not None:
+                of_last = ((hidden @ hidden.T) * (delta @ delta.T)).sum()  # ‖Hᵀ Δ‖², without making the product
+                squared = of_last + sum(value.square().sum() for value in of_own.values())
+                lr = lr * clip_scale(squared, limit)
             factors = {"left": hidden, "right": -lr * delta}
             if "left" in at:
                 factors = {name: torch.cat([parameters[name], new]) for name, new in factors.items()}
-            return _subtract(parameters, pull_back(of_hidden) | {bias: delta.sum(0)}, lr) | factors
+            return _subtract(parameters, of_own, lr) | factors
 
         return means, step
 
@@ -123,7 +137,7 @@ class ImplicitPosterior:
         return mapped[..., : weight_count(self.network)]
 
 
-def _subtract(parameters: Params, gradient: Params, lr: float) -> Params:
+def _subtract(parameters: Params, gradient: Params, lr: float | Tensor) -> Params:
     return parameters | {name: parameters[name] - lr * value for name, value in gradient.items()}
 
 

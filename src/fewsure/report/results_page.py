@@ -10,6 +10,10 @@ from fewsure.report.styles import display_name
 
 Row = Mapping[str, Any]
 STREAMS = {"regression": "test", "ablation": "validation"}
+CAPTIONS = {
+    "regression": "MSE, calibration and reliability of the first seed of each method beside the paper's",
+    "ablation": "MSE and ECE of every variant: each seed, and the mean with its 95 % interval over seeds",
+}
 HEADERS = ("entry", "seeds", "samples", "MSE", "ECE", "MCE", "NLL", "MSE / ECE / MCE in the paper")
 
 
@@ -32,6 +36,8 @@ def results_page(rows: Sequence[Row], tuning: Sequence[Row], unfinished: Sequenc
             "",
             *_table(HEADERS, [_entry_row(name, group) for name, group in entries]),
             "",
+            f"![{CAPTIONS[target]}](figures/{target}.png)",
+            "",
             "The same functions with N(0, noise²) added to each sampled value: not the headline protocol, and shown",
             "because it makes anything look calibrated.",
             "",
@@ -52,6 +58,7 @@ def results_page(rows: Sequence[Row], tuning: Sequence[Row], unfinished: Sequenc
             "## Single runs",
             "",
             "The interval of the MSE is 95 % over tasks, those of ECE and MCE are bootstrap intervals over tasks.",
+            "Training is the wall-clock time of the run's own process; where others shared the device, an upper bound.",
             "",
             *_table(
                 ("entry", "seed", "MSE", "ECE", "MCE", "updates", "training", "device", "preset", "version"),

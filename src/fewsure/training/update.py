@@ -92,7 +92,8 @@ class MetaUpdate:
         tasks = self._experiment.training.tasks
         meta_batch, _ = self._tasks.sample(tasks, self._generator)
         shared, noise = draw_noise(self._noise_spec, tasks, self._generator)
-        gradient, info = self._engine.gradient(self._meta, meta_batch, shared, noise, Stage(self._update, tasks))
+        stage = Stage(self._update, tasks, self._experiment.training.updates)
+        gradient, info = self._engine.gradient(self._meta, meta_batch, shared, noise, stage)
         norm = self._optimiser.step(gradient, self._experiment.training.clip_norm)
         made = norm.isfinite()
         values = torch.stack([*info.values(), norm, torch.ones_like(norm)])

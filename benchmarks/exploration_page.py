@@ -1,0 +1,95 @@
+"""Write docs/exploration.md and its figure from results/exploration.json: what was tried before the tuning trials.
+
+python benchmarks/exploration_page.py
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from fewsure.files import write_atomically
+from fewsure.report.drawing import QUIET, WIDTH, figure_png, tidy
+from fewsure.report.styles import ALGORITHM_COLOURS, display_name
+
+ROOT = Path(__file__).resolve().parents[1]
+STAGES = {
+    "search": (
+        "Search",
+        "1,500 updates from scratch, one seed, 500 validation tasks. One or two options differ from the base of the"
+        " search: {base}. For other methods all options that differ from their defaults are named. `prior` was an"
+        " option then: `centred` is N(mean of the generator's weights before adaptation, σ_w² I), `meta` has their"
+        " variances too. Neither helped, and both are gone.",
+    ),
+    "full length": (
+        "Full length",
+        "5,000 updates, 1,000 validation tasks: late clipping branched off the same training.",
+    ),
+    "from a trained run": (
+        "From a trained run",
+        "A few updates of 10 tasks, at a learning rate of up to 1e-3, from a run of 5,000 updates without clipping (its"
+        " own figures are those of 0 updates); clipping in the upper level alone, inner_clip_norm = 100 unless named.",
+    ),
+}
+
+
+def main() -> None:
+    """Write the page and the figure."""
+    found = _read("exploration")
+    base = ", ".join(f"{name} = {value}" for name, value in found["base of the search"].items())
+    lines = [
+        "# What was tried",
+        "",
+        "Made by `python benchmarks/exploration_page.py` from `results/exploration.json`; edit neither by hand. All on",
+        "validation tasks, before the four tuning trials of each method that the [results](results.md) list.",
+        "",
+        "![MSE against ECE of what was tried, of the final runs and of the exact posterior](figures/exploration.png)",
+    ]
+    for stage, (title, text) in STAGES.items():
+        runs = sorted((run for run in found["runs"] if run["stage"] == stage), key=lambda run: float(run["ece"]))
+        lines += ["", f"## {title}", "", text.format(base=base), ""]
+        lines += [
+            "| method | changed | updates | MSE | ECE | MCE | NLL |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
+        ]
+        lines += [_line(run) for run in runs]
+    write_atomically(ROOT / "docs" / "exploration.md", "\n".join([*lines, ""]))
+    write_atomically(ROOT / "docs" / "figures" / "exploration.png", figure_png(_figure(found["runs"])))
+
+
+def _line(run: dict[str, Any]) -> str:
+    changed = ", ".join(f"{name} = {value}" for name, value in run["changed"].items()) or "–"
+    figures = f"{run['mse']:.3f} | {run['ece']:.4f} | {run['mce']:.4f} | {run['nll']:.2f}"
+    return f"| {display_name(run['method'])} | {changed} | {run['updates']:,} | {figures} |"
+
+
+def _figure(runs: list[dict[str, Any]]) -> Figure:
+    """Rings: what was tried; dots: the final runs on test tasks; a star: the exact posterior."""
+    figure = Figure(figsize=(WIDTH * 0.75, 5.5), layout="constrained")
+    axes = figure.subplots()
+    for run in runs:
+        colour = ALGORITHM_COLOURS[run["method"]]
+        axes.plot(run["mse"], run["ece"], "o", markerfacecolor="none", color=colour, markersize=5)
+    named: set[str] = set()
+    for row in _read("regression"):
+        name = row["algorithm"]
+        label = display_name(name) if name not in named else None
+        named.add(name)
+        axes.plot(row["mse"]["mean"], row["ece"], "o", color=ALGORITHM_COLOURS[name], markersize=9, label=label)
+    exact = _read("exact_posterior")
+    axes.plot(exact["mse"]["mean"], exact["ece"], "*", color="black", markersize=14, label="exact posterior")
+    axes.axhline(exact["ece"], color=QUIET, linestyle="--", linewidth=1)
+    axes.set(xlim=(0, 6), ylim=(0.05, 0.3), xlabel="mean squared error", ylabel="ECE")
+    axes.set_title("Rings: tried, on validation tasks. Dots: final runs, on test tasks")
+    axes.legend(frameon=False)
+    tidy(axes)
+    return figure
+
+
+def _read(name: str) -> Any:
+    return json.loads((ROOT / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()
