@@ -8,29 +8,42 @@ import pytest
 from fewsure.algorithms import ALGORITHMS
 from fewsure.cli import main
 from fewsure.experiment import load_preset
-from fewsure.reproduce import TARGETS, trials, variants
+from fewsure.reproduce import SEVERAL, TARGETS
+
+from .helpers import write_blobs
+
+TUNED = [name for name, target in TARGETS.items() if target.tunes]
 
 
-def test_every_method_has_the_same_updates_tasks_and_number_of_trials() -> None:
-    methods = TARGETS["regression"][0]()
-    assert set(methods) == set(ALGORITHMS) - {"protonet"}  # which only classifies
+@pytest.mark.parametrize("name", TUNED)
+def test_every_method_has_the_same_updates_tasks_and_number_of_trials(name: str) -> None:
+    target = TARGETS[name]
+    classifies = target.data != "sine-line"
+    assert set(target.entries) == set(ALGORITHMS) - (set() if classifies else {"protonet"})
     budgets = {
-        (len(trials(method)), trial.training.updates, trial.training.tasks)
-        for method in methods
-        for trial in trials(method)
+        (len(target.trials(method)), trial.training.updates, trial.training.tasks)
+        for method in target.entries
+        for trial in target.trials(method)
     }
     assert len(budgets) == 1
 
 
-def test_the_trials_of_a_method_differ() -> None:
-    for method in TARGETS["regression"][0]():
-        settings = [(trial.algorithm, trial.training) for trial in trials(method)]
+@pytest.mark.parametrize("name", TUNED)
+def test_the_trials_of_a_method_differ(name: str) -> None:
+    for method in TARGETS[name].entries:
+        settings = [(trial.algorithm, trial.data, trial.training) for trial in TARGETS[name].trials(method)]
         assert len(set(settings)) == len(settings), method
 
 
+def test_experiments_that_stand_for_several_have_one_of_each_shot() -> None:
+    for names in SEVERAL.values():
+        assert [TARGETS[name].trials("maml")[0].data.shot for name in names] == [1, 5] * (len(names) // 2)
+
+
 def test_each_variant_of_the_ablation_changes_one_option_group_member() -> None:
-    base = variants()["base"]
-    for name, variant in variants().items():
+    variants = TARGETS["ablation"].variants()
+    base = variants["base"]
+    for name, variant in variants.items():
         changed = [
             key
             for group in ("algorithm", "training")
@@ -46,7 +59,7 @@ def test_a_reproduction_is_written_up_and_not_done_twice(tmp_path: Path, capsys:
     command += ["--out", str(tmp_path), "--json"]
     assert main([*command, "--only", "maml"]) == 0
     files = sorted(tmp_path.glob("maml/*/checkpoint.safetensors"))
-    assert len(files) == len(trials("maml")) + 2
+    assert len(files) == len(TARGETS["regression"].trials("maml")) + 2
     times = [file.stat().st_mtime_ns for file in files]
     capsys.readouterr()
     assert main([*command, "--only", "maml", "vampire"]) == 0
@@ -84,13 +97,31 @@ def test_a_diverging_run_does_not_end_the_experiment(
 ) -> None:
     import dataclasses
 
-    from fewsure import reproduce
+    from fewsure.reproduce import Target
 
-    first, second, *_ = trials("maml")
+    first, second, *_ = TARGETS["regression"].trials("maml")
     explosive = dataclasses.replace(first, algorithm=dataclasses.replace(first.algorithm, inner_lr=1e30))  # type: ignore[type-var]
-    monkeypatch.setattr(reproduce, "trials", lambda method: [explosive, second])
+    monkeypatch.setattr(Target, "trials", lambda target, method: [explosive, second])
     command = ["reproduce", "regression", "--budget", "0.001", "--seeds", "1", "--tasks", "20", "--device", "cpu"]
     assert main([*command, "--out", str(tmp_path), "--only", "maml", "--json"]) == 0
     printed = capsys.readouterr()
     assert "diverged" in printed.err
     assert json.loads(printed.out)[0]["preset"] == second.preset
+
+
+def test_a_reproduction_of_classification_is_written_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_blobs(tmp_path / "data" / "features" / "cifar-fs", each=20)
+    command = ["reproduce", "features-cifar-fs-1shot", "--budget", "0.0005", "--seeds", "1", "--tasks", "20"]
+    command += ["--data-root", str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--device", "cpu", "--json"]
+    assert main([*command, "--only", "maml"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    page = (tmp_path / "out" / "results.md").read_text()
+    assert f"{row['accuracy']['mean']:.4f} ± {row['accuracy']['ci95']:.4f}" in page
+    assert f"{row['ece']:.4f}" in page
+    assert "transductive" in page
+    assert (row["way"], row["shot"], row["stream"]) == (5, 1, "test")
+
+
+def test_one_file_for_the_results_of_several_experiments_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "cifar-fs", "--results", "results.json"]) == 2
+    assert "cifar-fs-1shot, cifar-fs-5shot" in capsys.readouterr().err

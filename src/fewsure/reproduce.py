@@ -1,8 +1,9 @@
 """The paper's experiments from one command: tune on validation tasks, train, evaluate on test tasks, write it all up.
 
-`regression` compares methods. Each gets the same number of updates and the same number of tuning trials, which differ
-in the options that `trials/sine-line.toml` lists. The trial with the lowest validation NLL (a proper score: it rewards
-small errors and honest spread) is trained in full for each seed and evaluated once on the test tasks.
+Most compare methods. Each gets the same number of updates and the same number of tuning trials, which differ in the
+options that a file of `trials/` lists. The trial with the lowest validation NLL (a proper score: it rewards small
+errors and honest spread) is trained in full for each seed and evaluated once on the test tasks. Validation and test
+tasks of images have classes of their own.
 
 `ablation` compares variants of SImPa that differ in one part of its recipe (`trials/ablation.toml`), without tuning, on
 validation tasks.
@@ -15,7 +16,7 @@ import dataclasses
 import json
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -25,7 +26,7 @@ import torch
 from matplotlib.figure import Figure
 
 from fewsure.data.pools import Split
-from fewsure.errors import Diverged, FewsureError, require_known
+from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import evaluate
 from fewsure.experiment import GROUPS, Experiment, load_preset
 from fewsure.files import write_atomically
@@ -38,16 +39,60 @@ from fewsure.report.styles import run_styles
 from fewsure.training.runs import Run
 from fewsure.workflow import evaluate_run, start_run, train_run
 
-DATA = "sine-line"
 TRIAL_SHARE = 0.2
 """Updates of a tuning trial, as a share of the full training's."""
 VALIDATION_TASKS = 500
 
 
 @dataclasses.dataclass(frozen=True)
+class Target:
+    """An experiment: which methods, or variants of SImPa, on which tasks."""
+
+    data: str
+    listed: str
+    """The file of `trials/` that lists its entries."""
+    preset: str = "recommended"
+    folder: str | None = None
+    """For `--data features`: where the features are."""
+
+    @property
+    def stream(self) -> Split:
+        """The tasks of the final evaluation: those of an ablation may be chosen from."""
+        return "test" if self.tunes else "validation"
+
+    @property
+    def tunes(self) -> bool:
+        """Whether its entries are methods, each tuned by trials; else they are variants, without tuning."""
+        return self.listed != "ablation.toml"
+
+    @property
+    def entries(self) -> list[str]:
+        """Methods, or variants."""
+        return [name for name in _read(self.listed) if name != "every-variant"]
+
+    def trials(self, method: str) -> list[Experiment]:
+        """The settings among which a method is tuned: its preset with the options of each trial on top."""
+        listed = _read(self.listed)[method]
+        return [_changed(self._base(method), options, f"trial {number}") for number, options in enumerate(listed)]
+
+    def variants(self) -> dict[str, Experiment]:
+        """The variants of SImPa: the preset with the options of all variants, and then its own, on top."""
+        tables = _read(self.listed)
+        base = _changed(self._base("simpa"), tables.pop("every-variant"), "ablation")
+        return {name: _changed(base, options, name) for name, options in tables.items()}
+
+    def _base(self, method: str) -> Experiment:
+        base = load_preset(self.preset, method, self.data)
+        if self.folder is None:
+            return base
+        return dataclasses.replace(base, data=dataclasses.replace(base.data, folder=self.folder))  # type: ignore[type-var]
+
+
+@dataclasses.dataclass(frozen=True)
 class Reproduction:
     """One experiment in a folder: a sub-folder for each entry (a method or a variant), in it a run for each seed."""
 
+    target: str
     folder: Path
     device: torch.device
     budget: float
@@ -57,23 +102,23 @@ class Reproduction:
     """Tasks of the final evaluation."""
     quiet: bool = False
 
-    def compare_method(self, method: str) -> None:
-        """Tune a method on validation tasks, train it for every seed, and evaluate it on test tasks."""
+    def run(self, entry: str) -> None:
+        """Tune an entry if it is a method, train it for every seed, and evaluate it."""
+        target = TARGETS[self.target]
+        experiment = self._tuned(target.trials(entry), entry) if target.tunes else target.variants()[entry]
+        for seed in range(self.seeds):
+            self._train_and_evaluate(self.folder / entry / f"seed-{seed}", experiment, seed, target.stream)
+
+    def _tuned(self, trials: Sequence[Experiment], method: str) -> Experiment:
+        """The trial that is best on validation tasks."""
         scores = []
-        for number, experiment in enumerate(trials(method)):
+        for number, experiment in enumerate(trials):
             with _divergence_reported(self.folder / method / f"trial-{number}") as folder:
                 run = self._train(folder, experiment, TRIAL_SHARE, seed=0)
                 scores.append((self._validate(run)["nll"]["mean"], number, experiment))
         if not scores:
             raise Diverged(f"every tuning trial of {method} diverged; see {self.folder / method}")
-        tuned = min(scores, key=lambda score: score[:2])[2]
-        for seed in range(self.seeds):
-            self._train_and_evaluate(self.folder / method / f"seed-{seed}", tuned, seed, "test")
-
-    def compare_variant(self, variant: str) -> None:
-        """Train a variant of SImPa for every seed, and evaluate it on validation tasks, from which one may choose."""
-        for seed in range(self.seeds):
-            self._train_and_evaluate(self.folder / variant / f"seed-{seed}", variants()[variant], seed, "validation")
+        return min(scores, key=lambda score: score[:2])[2]
 
     def rows(self) -> list[dict[str, Any]]:
         """One object per entry and seed that is finished: the evaluation, with what it took."""
@@ -82,7 +127,7 @@ class Reproduction:
             (run.evaluation() or {}) | _facts(run) | {"train_seconds": run.metrics()[-1]["seconds"]} for run in finished
         ]
 
-    def write(self, target: str, results: Path, page: Path) -> list[dict[str, Any]]:
+    def write(self, results: Path, page: Path) -> list[dict[str, Any]]:
         """Write the list of result objects, the Markdown page with its figure, and the report of the first seeds."""
         rows = self.rows()
         if not rows:
@@ -95,10 +140,11 @@ class Reproduction:
         for path in (results, page):
             path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(results, json.dumps(rows, indent=1) + "\n")
-        picture = page.parent / "figures" / f"{target}.png"
+        picture = page.parent / "figures" / f"{self.target}.png"
         picture.parent.mkdir(exist_ok=True)
-        write_atomically(picture, figure_png(FIGURES[target](rows)))
-        write_atomically(page, results_page(rows, self._tuning(), unfinished, target))
+        draw = _methods_figure if TARGETS[self.target].tunes else variants_figure
+        write_atomically(picture, figure_png(draw(rows)))
+        write_atomically(page, results_page(rows, self._tuning(), unfinished, self.target))
         drawn = [run for run in self._runs() if run.experiment.training.seed == 0 and run.evaluation() is not None]
         if all(run.has_checkpoint for run in drawn):  # records may have been brought from elsewhere without them
             write_report(drawn, self.folder / "report.html", self.device, tasks=self.tasks, seed=0, quiet=self.quiet)
@@ -110,7 +156,7 @@ class Reproduction:
         for file in sorted(self.folder.glob("*/trial-*/validation.json")):
             run = Run.open(file.parent)
             number = int(file.parent.name.removeprefix("trial-"))
-            listed = _read("sine-line.toml")[file.parent.parent.name][number]
+            listed = _read(TARGETS[self.target].listed)[file.parent.parent.name][number]
             record = run.experiment.record()
             options = {group: {name: record[group][name] for name in names} for group, names in listed.items()}
             tuning.append(self._validate(run) | {"trial": number, "options": options})
@@ -163,21 +209,6 @@ def _facts(run: Run) -> dict[str, Any]:
     }
 
 
-def trials(method: str) -> list[Experiment]:
-    """The settings among which a method is tuned: the recommended preset with the options of each trial on top."""
-    tables = _read("sine-line.toml")
-    require_known("only", method, list(tables))
-    base = load_preset("recommended", method, DATA)
-    return [_changed(base, options, f"trial {number}") for number, options in enumerate(tables[method])]
-
-
-def variants() -> dict[str, Experiment]:
-    """The variants of SImPa: the recommended preset with the options of all variants, and then its own, on top."""
-    tables = _read("ablation.toml")
-    base = _changed(load_preset("recommended", "simpa", DATA), tables.pop("every-variant"), "ablation")
-    return {name: _changed(base, options, name) for name, options in tables.items()}
-
-
 def _changed(base: Experiment, options: dict[str, dict[str, Any]], name: str) -> Experiment:
     groups: dict[str, Any] = {}
     for group in GROUPS:
@@ -198,13 +229,29 @@ def _methods_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     )
 
 
-FIGURES: dict[str, Callable[[Sequence[Mapping[str, Any]]], Figure]] = {
-    "regression": _methods_figure,
-    "ablation": variants_figure,
+def _shots(data: str, listed: str, folder: str | None = None) -> tuple[Target, Target]:
+    """1-shot and 5-shot."""
+    presets = ("recommended", "recommended-5-shot")
+    one, five = (Target(data, listed, preset, folder) for preset in presets)
+    return one, five
+
+
+TARGETS: dict[str, Target] = {
+    "regression": Target("sine-line", "sine-line.toml"),
+    "ablation": Target("sine-line", "ablation.toml"),
+    "omniglot": Target("omniglot", "images.toml"),
 }
-"""Name on the command line → the figure of its results."""
-TARGETS: dict[str, tuple[Callable[[], Sequence[str]], Callable[[Reproduction, str], None]]] = {
-    "regression": (lambda: list(_read("sine-line.toml")), Reproduction.compare_method),
-    "ablation": (lambda: list(variants()), Reproduction.compare_variant),
-}
-"""Name on the command line → (its entries, what is done for each)."""
+"""Name on the command line → the experiment."""
+SEVERAL: dict[str, tuple[str, ...]] = {}
+"""Name on the command line → the names of the experiments that it stands for."""
+for _name, _both in {
+    "cifar-fs": _shots("cifar-fs", "images.toml"),
+    "mini-imagenet": _shots("mini-imagenet", "images.toml"),
+    "tiered-imagenet": _shots("tiered-imagenet-leo", "features.toml"),
+    "mini-imagenet-features": _shots("mini-imagenet-leo", "features.toml"),
+    "features-cifar-fs": _shots("features", "features.toml", "features/cifar-fs"),
+    "features-tiny-tiered": _shots("features", "features.toml", "features/tiny-tiered"),
+}.items():
+    SEVERAL[_name] = (f"{_name}-1shot", f"{_name}-5shot")
+    TARGETS |= dict(zip(SEVERAL[_name], _both, strict=True))
+SEVERAL["features"] = SEVERAL["features-cifar-fs"] + SEVERAL["features-tiny-tiered"]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from fewsure.commands.common import Common, command
 from fewsure.devices import find_device
-from fewsure.errors import require, require_known
+from fewsure.errors import FewsureError, require, require_known
 from fewsure.quickstart import quickstart
 from fewsure.report.tables import evaluation_table
-from fewsure.reproduce import TARGETS, Reproduction
+from fewsure.reproduce import SEVERAL, TARGETS, Reproduction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,18 +33,24 @@ class Quickstart(Common):
 class Reproduce(Common):
     """Run an experiment for all its entries: tune on validation tasks, train, evaluate on unseen tasks, write it up.
 
-    `regression` is section 5.1 and Figure 2 of the paper: every method with the same number of updates and of tuning
-    trials. `ablation` changes one part of SImPa's recipe at a time. What is finished is not done again, so an
-    interrupted command goes on where it stopped, and several may work on different entries of one folder.
+    `regression` is section 5.1 and Figure 2 of the paper, the data sets are section 5.2, Table 1 and Figure 3: every
+    method with the same number of updates and of tuning trials. `ablation` changes one part of SImPa's recipe at a
+    time. What is finished is not done again, so an interrupted command goes on where it stopped, and several may work
+    on different entries of one folder.
+
+    experiments: regression, ablation, omniglot, cifar-fs, mini-imagenet, tiered-imagenet (LEO's features),
+    mini-imagenet-features, features (of `fewsure features`, for cifar-fs and tiny-tiered, in the data root's folder
+    `features/`). Those of 1 and 5 shots can be run one at a time: cifar-fs-1shot.
 
     examples:
       fewsure reproduce regression --device cuda                       the full setting
       fewsure reproduce regression --budget 0.05 --seeds 1             a look at it on a CPU
       fewsure reproduce regression --only simpa maml --device cuda     some methods now, the others later
+      fewsure reproduce omniglot --tasks 100000 --device cuda
     """
 
     target: str
-    """The experiment: `regression` or `ablation`."""
+    """The experiment."""
     only: tuple[str, ...] = ()
     """Methods (or variants) to run now; all if none is named."""
     collect: bool = False
@@ -58,9 +64,9 @@ class Reproduce(Common):
     out: Path | None = None
     """Where the runs and the report go; `runs/TARGET` if none."""
     results: Path | None = None
-    """Where the list of result objects goes; `results.json` in --out if none."""
+    """Where the list of result objects of one experiment goes; `results.json` in --out if none."""
     page: Path | None = None
-    """Where the results go as a Markdown page; `results.md` in --out if none."""
+    """Where they go as a Markdown page; `results.md` in --out if none."""
 
 
 def _quickstart(command: Quickstart) -> None:
@@ -86,21 +92,27 @@ def _what_next(out: Path) -> str:
 
 
 def _reproduce(command: Reproduce) -> None:
-    require_known("target", command.target, list(TARGETS))
+    require_known("target", command.target, [*TARGETS, *SEVERAL])
     require(0 < command.budget < float("inf"), "budget", "a number above 0", command.budget)
     require(command.seeds >= 1, "seeds", "at least 1", command.seeds)
     require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
-    entries, compare = TARGETS[command.target]
-    for entry in command.only:
-        require_known("only", entry, list(entries()))
-    out = command.out or Path("runs") / command.target
+    targets = SEVERAL.get(command.target, (command.target,))
+    if len(targets) > 1 and (command.out or command.results or command.page):
+        raise FewsureError(
+            f"{command.target} stands for several experiments; give --out, --results and --page to one of them: "
+            f"{', '.join(targets)}"
+        )
+    for target in targets:
+        for entry in command.only:
+            require_known("only", entry, TARGETS[target].entries)
     device = find_device(command.device)
-    reproduction = Reproduction(out, device, command.budget, command.seeds, command.tasks, command.json)
-    for entry in () if command.collect else command.only or entries():
-        compare(reproduction, entry)
-    rows = reproduction.write(
-        command.target, command.results or out / "results.json", command.page or out / "results.md"
-    )
+    rows = []
+    for target in targets:
+        out = command.out or Path("runs") / target
+        reproduction = Reproduction(target, out, device, command.budget, command.seeds, command.tasks, command.json)
+        for entry in () if command.collect else command.only or TARGETS[target].entries:
+            reproduction.run(entry)
+        rows += reproduction.write(command.results or out / "results.json", command.page or out / "results.md")
     print(json.dumps(rows) if command.json else evaluation_table(rows))
 
 

@@ -5,68 +5,92 @@ from itertools import groupby
 from statistics import mean, stdev
 from typing import Any
 
-from fewsure.report.reference import Printed, printed_for
+from fewsure.report.reference import Printed, PrintedAccuracy, printed_for
 from fewsure.report.styles import display_name
 
 Row = Mapping[str, Any]
-STREAMS = {"regression": "test", "ablation": "validation"}
-CAPTIONS = {
-    "regression": "MSE, calibration and reliability of the first seed of each method beside the paper's",
-    "ablation": "MSE and ECE of every variant: each seed, and the mean with its 95 % interval over seeds",
+PROTOCOLS = {
+    "mse": (
+        "Headline protocol: quantiles of 32 sampled function values (BMAML: its particles; MAML: its one function), no",
+        "observation noise, no scaling after training; squared error of the mean prediction against noisy labels.",
+    ),
+    "accuracy": (
+        "Class probabilities are averaged over 32 sampled networks (BMAML: its particles; MAML, ProtoNet: one). ECE",
+        "and MCE in 10 bins of confidence over the query points of all tasks. Transductive: a query set is normalised",
+        "by its own statistics, as in the paper.",
+    ),
 }
-HEADERS = ("entry", "seeds", "samples", "MSE", "ECE", "MCE", "NLL", "MSE / ECE / MCE in the paper")
+"""By the score that comes first."""
 
 
 def results_page(rows: Sequence[Row], tuning: Sequence[Row], unfinished: Sequence[Row], target: str) -> str:
     """A table over entries (mean ± standard deviation over seeds), and one over the single runs with what they took."""
+    score = "accuracy" if "accuracy" in rows[0] else "mse"
     entries = [(name, list(group)) for name, group in groupby(rows, key=_name)]
     entries.sort(key=lambda entry: mean(row["ece"] for row in entry[1]))
     tasks = " or ".join(f"{count:,}" for count in sorted({row["tasks"] for row in rows}))
     updates = " or ".join(f"{count:,}" for count in sorted({row["updates"] for row in rows}))
+    caption = f"{score.upper() if score == 'mse' else score}, calibration and reliability beside the paper's"
+    if target == "ablation":
+        caption = "MSE and ECE of every variant: each seed, and the mean with its 95 % interval over seeds"
+    headers = ("entry", "seeds", "samples", *_scores(score), f"{' / '.join(_printed_scores(score))} in the paper")
     return "\n".join(
         [
             f"# Results: {target}",
             "",
             f"Made by `fewsure reproduce {target}`, together with the JSON of every figure; edit neither by hand.",
             "",
-            f"{tasks} unseen {STREAMS[target]} tasks, the same for every entry on one kind of device, after {updates}",
-            "updates. Headline protocol: quantiles of 32 sampled function values (BMAML: its particles; MAML: its one",
-            "function), no observation noise, no scaling after training; squared error of the mean prediction against",
-            "noisy labels. With several seeds: mean ± standard deviation over seeds.",
+            f"{tasks} unseen {rows[0]['stream']} tasks, the same for every entry on one kind of device,",
+            f"after {updates} updates. With several seeds: mean ± standard deviation over seeds.",
+            *PROTOCOLS[score],
             "",
-            *_table(HEADERS, [_entry_row(name, group) for name, group in entries]),
+            *_table(headers, [_entry_row(name, group, score) for name, group in entries]),
             "",
-            f"![{CAPTIONS[target]}](figures/{target}.png)",
+            f"![{caption}](figures/{target}.png)",
             "",
-            "The same functions with N(0, noise²) added to each sampled value: not the headline protocol, and shown",
-            "because it makes anything look calibrated.",
-            "",
-            *_table(
-                ("entry", "ECE with noise", "MCE with noise"),
-                [
-                    (
-                        name,
-                        _over_seeds(group, "with_noise", "ece"),
-                        _over_seeds(group, "with_noise", "mce"),
-                    )
-                    for name, group in entries
-                ],
-            ),
-            "",
+            *_with_noise(entries),
             *_unfinished(unfinished),
-            *_tuning(tuning),
+            *_tuning(tuning, score),
             "## Single runs",
             "",
-            "The interval of the MSE is 95 % over tasks, those of ECE and MCE are bootstrap intervals over tasks.",
+            "Intervals are 95 % over tasks, those of ECE and MCE by bootstrap.",
             "Training is the wall-clock time of the run's own process; where others shared the device, an upper bound.",
             "",
             *_table(
-                ("entry", "seed", "MSE", "ECE", "MCE", "updates", "training", "device", "preset", "version"),
-                [_run_row(row) for row in rows],
+                ("entry", "seed", _scores(score)[0], "ECE", "MCE", *_RUN_FACTS),
+                [_run_row(row, score) for row in rows],
             ),
             "",
         ]
     )
+
+
+_RUN_FACTS = ("updates", "training", "device", "preset", "version")
+
+
+def _scores(score: str) -> tuple[str, ...]:
+    return (
+        ("accuracy", "ECE", "MCE", "NLL", "Brier", "transductive")
+        if score == "accuracy"
+        else ("MSE", "ECE", "MCE", "NLL")
+    )
+
+
+def _printed_scores(score: str) -> tuple[str, ...]:
+    return _scores(score)[:3]
+
+
+def _with_noise(entries: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:
+    if not all("with_noise" in row for _, group in entries for row in group):
+        return []
+    lines = [(name, *(_over_seeds(group, "with_noise", error) for error in ("ece", "mce"))) for name, group in entries]
+    return [
+        "The same functions with N(0, noise²) added to each sampled value: not the headline protocol, and shown",
+        "because it makes anything look calibrated.",
+        "",
+        *_table(("entry", "ECE with noise", "MCE with noise"), lines),
+        "",
+    ]
 
 
 def _unfinished(runs: Sequence[Row]) -> list[str]:
@@ -80,7 +104,7 @@ def _unfinished(runs: Sequence[Row]) -> list[str]:
     return ["## Unfinished runs", "", note, "", *_table(("entry", "seed", "updates logged", "preset"), lines), ""]
 
 
-def _tuning(trials: Sequence[Row]) -> list[str]:
+def _tuning(trials: Sequence[Row], score: str) -> list[str]:
     if not trials:
         return []
     lines = [
@@ -88,13 +112,13 @@ def _tuning(trials: Sequence[Row]) -> list[str]:
             display_name(str(row["algorithm"])),
             str(row["trial"]),
             ", ".join(f"{name} = {value}" for group in row["options"].values() for name, value in group.items()),
-            f"{row['nll']['mean']:.2f}",
-            f"{row['mse']['mean']:.3f}",
+            f"{row['nll']['mean']:.{_digits(score)}f}",
+            f"{row[score]['mean']:.{_digits(score)}f}",
             f"{row['ece']:.4f}",
         )
         for row in trials
     ]
-    headers = ("entry", "trial", "options on top of the recommended ones", "NLL", "MSE", "ECE")
+    headers = ("entry", "trial", "options on top of the recommended ones", "NLL", _scores(score)[0], "ECE")
     note = f"On {trials[0]['tasks']:,} validation tasks; the lowest NLL of an entry was trained in full."
     return ["## Tuning", "", note, "", *_table(headers, lines), ""]
 
@@ -104,18 +128,37 @@ def _name(row: Row) -> str:
     return display_name(label) if label == row["algorithm"] else label
 
 
-def _entry_row(name: str, rows: Sequence[Row]) -> tuple[str, ...]:
-    printed = printed_for(rows[0]) if name == display_name(rows[0]["algorithm"]) else None
-    paper = f"{printed.mse:.2f} / {printed.ece:.3f} / {printed.mce:.3f}" if isinstance(printed, Printed) else "–"
-    scores = (_over_seeds(rows, *key) for key in (("mse", "mean"), ("ece",), ("mce",), ("nll", "mean")))
-    return (name, str(len(rows)), str(rows[0]["samples"]), *scores, paper)
+def _digits(score: str) -> int:
+    return 4 if score == "accuracy" else 3
 
 
-def _run_row(row: Row) -> tuple[str, ...]:
+def _entry_row(name: str, rows: Sequence[Row], score: str) -> tuple[str, ...]:
+    keys = [(score, "mean"), ("ece",), ("mce",), ("nll", "mean")]
+    more: tuple[str, ...] = ()
+    if score == "accuracy":
+        keys.append(("brier", "mean"))
+        more = ("yes" if rows[0]["transductive"] else "no",)
+    scores = (_over_seeds(rows, *key, digits=_digits(score)) for key in keys)
+    return (name, str(len(rows)), str(rows[0]["samples"]), *scores, *more, _paper(name, rows[0]))
+
+
+def _paper(name: str, row: Row) -> str:
+    """What the paper prints for the method, unless the entry is a variant of it."""
+    printed = printed_for(row) if name == display_name(row["algorithm"]) else None
+    if isinstance(printed, Printed):
+        return f"{printed.mse:.2f} / {printed.ece:.3f} / {printed.mce:.3f}"
+    if isinstance(printed, PrintedAccuracy):
+        errors = " / ".join("–" if error is None else f"{error:.4f}" for error in (printed.ece, printed.mce))
+        return f"{printed.accuracy:.4f} / {errors}"
+    return "–"
+
+
+def _run_row(row: Row, score: str) -> tuple[str, ...]:
+    digits = _digits(score)
     return (
         _name(row),
         str(row["train_seed"]),
-        f"{row['mse']['mean']:.3f} ± {row['mse']['ci95']:.3f}",
+        f"{row[score]['mean']:.{digits}f} ± {row[score]['ci95']:.{digits}f}",
         *(f"{row[name]:.4f} [{row[f'{name}_ci95'][0]:.4f}, {row[f'{name}_ci95'][1]:.4f}]" for name in ("ece", "mce")),
         f"{row['updates']:,}",
         f"{row['train_seconds']:,.0f} s",
@@ -125,15 +168,15 @@ def _run_row(row: Row) -> tuple[str, ...]:
     )
 
 
-def _over_seeds(rows: Sequence[Row], *keys: str) -> str:
+def _over_seeds(rows: Sequence[Row], *keys: str, digits: int = 3) -> str:
     values = []
     for row in rows:
         value: Any = row
         for key in keys:
             value = value[key]
         values.append(float(value))
-    spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
-    return f"{mean(values):.3f}{spread}"
+    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{spread}"
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
