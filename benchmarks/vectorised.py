@@ -1,6 +1,8 @@
 """Vectorised over tasks against one task after another, on this machine's CPU: seconds per meta-gradient and ratios.
 
-.venv/bin/python benchmarks/vectorised.py
+    .venv/bin/python benchmarks/vectorised.py
+
+The rule of `fewsure.vectorise.better_looped`, that convolutions are looped over on a CPU, rests on the last lines.
 """
 
 import time
@@ -9,35 +11,46 @@ from statistics import median
 import torch
 
 from fewsure import streams
-from fewsure.algorithms import ALGORITHMS
+from fewsure.bench.cases import Case, headline_cases
 from fewsure.experiment import load_preset
 from fewsure.training.engine import Engine
 from fewsure.types import Stage
-from fewsure.vectorise import draw_noise
+from fewsure.vectorise import better_looped, draw_noise
 
 REPEATS = 5
+CONV_TASKS = 4
+CPU = torch.device("cpu")
+
+
+def seconds(case: Case, *, loop: bool, repeats: int) -> float:
+    """The median of a few meta-gradients of the same tasks, after one that warms up."""
+    experiment = case.experiment
+    algorithm, model, tasks = experiment.algorithm, experiment.training_model, experiment.training.tasks
+    generator = streams.generator(0, "benchmark")
+    meta = algorithm.init(model, generator)
+    batch, _ = experiment.data.tasks("train", CPU).sample(tasks, generator)
+    noise = draw_noise(algorithm.noise(model), tasks, generator)
+    engine, times = Engine(algorithm, model, loop=loop), []
+    for _ in range(repeats + 1):
+        began = time.perf_counter()
+        engine.gradient(meta, batch, *noise, Stage(torch.tensor(10_000), tasks))
+        times.append(time.perf_counter() - began)
+    return median(times[1:])
 
 
 def main() -> None:
-    """Print one line per method: the quickstart's SImPa, the others as recommended."""
-    for name in ALGORITHMS:
-        experiment = load_preset("quickstart" if name == "simpa" else "recommended", name, "sine-line")
-        algorithm, model, tasks = experiment.algorithm, experiment.model, 20
-        generator = streams.generator(0, "benchmark")
-        meta = algorithm.init(model, generator)
-        batch, _ = experiment.data.sample(tasks, generator)
-        noise = draw_noise(algorithm.noise(model), tasks, generator)
-        seconds = {}
-        for loop in (False, True):
-            engine, times = Engine(algorithm, model, loop=loop), []
-            for _ in range(REPEATS + 1):
-                began = time.perf_counter()
-                engine.gradient(meta, batch, *noise, Stage(torch.tensor(10_000), tasks))
-                times.append(time.perf_counter() - began)
-            seconds[loop] = median(times[1:])
-        ratio = seconds[True] / seconds[False]
+    """Print one line per case: the quickstart's SImPa, the others with five first-order steps."""
+    simpa = Case("simpa, quickstart", "sine-line", load_preset("quickstart", "simpa", "sine-line"))
+    sine_line = [case for case in headline_cases(("sine-line",)) if not case.method.startswith("simpa")]
+    conv4 = [case.with_options("training", tasks=CONV_TASKS) for case in headline_cases(("conv4 28×28",))[:2]]
+    for case in (simpa, *sine_line, *conv4):
+        repeats = REPEATS if case.tasks == "sine-line" else 1
+        vectorised, looped = (seconds(case, loop=loop, repeats=repeats) for loop in (False, True))
+        chosen = "loop" if better_looped(case.experiment.model.network, CPU) else "vectorised"
         print(
-            f"{name:<10}vectorised {seconds[False]:.4f} s   loop {seconds[True]:.4f} s   ratio {ratio:.1f}", flush=True
+            f"{case.tasks:<12} {case.method:<18} T {case.experiment.training.tasks:<3} vectorised {vectorised:7.4f} s  "
+            f"loop {looped:7.4f} s  ratio {looped / vectorised:5.2f}  training takes: {chosen}",
+            flush=True,
         )
 
 
