@@ -194,7 +194,7 @@ def test_every_method_has_settings_for_own_data() -> None:
     for name in ("images", "table-classes", "given-classes", "given-images"):
         assert load_preset("recommended", "protonet", name).data.training_outputs == 5
     assert load_preset("recommended", "simpa", "table").algorithm_name == "simpa"
-    with pytest.raises(FewsureError, match="has no settings for protonet"):
+    with pytest.raises(FewsureError, match="table is regression"):
         load_preset("recommended", "protonet", "table")
 
 

@@ -21,6 +21,8 @@ class Compared(NamedTuple):
     first: Run
     second: Run
     tasks: int
+    transductive: tuple[bool, bool]
+    """Whether each predicts a query set as a whole."""
     tests: Mapping[str, PairedTest]
 
     def record(self) -> dict[str, Any]:
@@ -30,6 +32,7 @@ class Compared(NamedTuple):
             "first": str(self.first.folder),
             "second": str(self.second.folder),
             "tasks": self.tasks,
+            "transductive": list(self.transductive),
             "tests": tests,
         }
 
@@ -68,4 +71,5 @@ def _compared(
             "GPU; run `fewsure evaluate` on both on one machine"
         )
     tests = {name: paired_t_test(records[name], other_records[name]) for name in SCORES if name in records}
-    return Compared(first, second, summary["tasks"], tests)
+    transductive = (bool(summary["transductive"]), bool(other_summary["transductive"]))
+    return Compared(first, second, summary["tasks"], transductive, tests)

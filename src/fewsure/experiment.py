@@ -78,11 +78,7 @@ class Experiment:
             for name, count in (("shot", self.data.support_size), ("query", self.data.query_size)):
                 require(count >= 2, name, "at least 2 for simpa, whose bounds divide by that number less one", count)
         if isinstance(self.algorithm, ProtoNet):
-            if self.data.kind != "classification":
-                raise FewsureError(
-                    f"protonet classifies by the nearest class mean, but {self.data_name} is regression; choose "
-                    "another method, or a data set with classes"
-                )
+            _require_classes(self.algorithm_name, self.data_name)
         elif self.data.training_outputs != self.data.outputs:
             raise FewsureError(
                 f"{self.algorithm_name} ends in one output per class, so expected `train_way` to equal `way`, but got "
@@ -149,6 +145,8 @@ def load_preset(name: str, algorithm: str, data: str) -> Experiment:
     """
     require_known("algorithm", algorithm, list(ALGORITHMS))
     require_known("data", data, list(DATA))
+    if ALGORITHMS[algorithm] is ProtoNet:
+        _require_classes(algorithm, data)
     require_known("preset", name, preset_names(data))
     layers = _preset_layers(name, data)
     methods = [method for layer in layers for method in layer if method in ALGORITHMS]
@@ -169,6 +167,14 @@ def preset_names(data: str) -> list[str]:
     ['paper', 'quickstart', 'recommended']
     """
     return sorted(_preset_files(data))
+
+
+def _require_classes(algorithm: str, data: str) -> None:
+    if DATA[data].data.kind != "classification":
+        raise FewsureError(
+            f"{algorithm} classifies by the nearest class mean, but {data} is regression; choose another method, or a "
+            "--data with classes"
+        )
 
 
 def _preset_layers(name: str, data: str) -> list[dict[str, Any]]:

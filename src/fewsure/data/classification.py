@@ -89,32 +89,33 @@ class Classification:
 
     def tasks(self, split: Split, device: torch.device) -> Episodes:
         """The tasks of a split, drawn on a device."""
-        training = split == "train"
-        return Episodes(
-            _pool_on(self, split, device),
-            way=self.training_outputs if training else self.way,
-            shot=(self.train_shot if training else None) or self.shot,
-            query=(self.train_query if training else None) or self.query,
-            within_group=self.draws_within_group,
-            name=f"{self.name}, {split}",
-        )
+        return _tasks(self, split, device, data_root())
 
     def checksum(self, split: Split) -> str | None:
         """SHA-256 of the split's examples."""
-        return self.pool(split).checksum
+        return self.tasks(split, torch.device("cpu")).pool.checksum
 
 
-@lru_cache(maxsize=4)
-def _pool_on(data: Classification, split: Split, device: torch.device) -> Pool:
+@lru_cache(maxsize=6)
+def _tasks(data: Classification, split: Split, device: torch.device, root: Path) -> Episodes:
+    """What has been loaded from a data root stays loaded: an evaluation asks for it with each block of tasks."""
+    training = split == "train"
     pool = data.pool(split)
-    if split == "train" and data.train_on_validation:
+    if training and data.train_on_validation:
         pool = merge(pool, data.pool("validation"))
-    return pool._replace(examples=pool.examples.to(device), starts=pool.starts.to(device))
+    return Episodes(
+        pool._replace(examples=pool.examples.to(device), starts=pool.starts.to(device)),
+        way=data.training_outputs if training else data.way,
+        shot=(data.train_shot if training else None) or data.shot,
+        query=(data.train_query if training else None) or data.query,
+        within_group=data.draws_within_group,
+        name=f"{data.name}, {split}",
+    )
 
 
 def forget_pools() -> None:
     """Read data anew where it is next asked for."""
-    _pool_on.cache_clear()
+    _tasks.cache_clear()
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def adaptive_calibration_error(
     >>> adaptive_calibration_error(torch.tensor([0.5, 0.5, 1.0, 1.0]), torch.tensor([True, False, True, True]), bins=2)
     tensor(0.)
     """
-    order = confidence.argsort()
+    order = confidence.argsort(stable=True)  # many are exactly 1
     gap = (confidence - correct.to(confidence.dtype))[order].double()
     total = torch.stack([part.sum().abs() for part in gap.tensor_split(bins)]).sum()
     return (total / len(confidence)).to(confidence.dtype)

@@ -1,0 +1,103 @@
+"""Images from the command line: what cannot be trained on ends in one line and leaves nothing; real images train."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fewsure.cli import main
+
+from .data_files import image_bytes, random_image, write_zip
+
+CLASSES, EACH = 6, 4
+OPTIONS = ["--data", "cifar-fs", "--way", "3", "--query", "2", "--updates", "2", "--tasks", "2", "--device", "cpu"]
+QUERY = ["--train-query", "2"]
+
+
+def members(each: int = EACH) -> dict[str, bytes]:
+    return {
+        f"class{number}/{image:02}.png": image_bytes(random_image(100 * number + image, 32))
+        for number in range(CLASSES)
+        for image in range(each)
+    }
+
+
+@pytest.fixture
+def small_cifar(own_data: Path) -> Path:
+    """A few random images in CIFAR-FS's layout; the splits have the same classes, which no one but a test would do."""
+    for split in ("train", "val", "test"):
+        write_zip(own_data / "cifar-fs" / f"{split}.zip", members())
+    return own_data / "cifar-fs"
+
+
+def cut(folder: Path) -> None:
+    path = folder / "train.zip"
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def wrong_sum(folder: Path) -> None:
+    digest = hashlib.sha256(b"something else").hexdigest()
+    (folder / "SHA256SUMS").write_text(f"{digest}  train.zip\n")
+
+
+def not_an_image(folder: Path) -> None:
+    write_zip(folder / "train.zip", members() | {"class2/03.png": b"no image"})
+
+
+def nothing(folder: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("damage", "options", "said"),
+    [
+        (cut, [], ["train.zip"]),
+        (wrong_sum, [], ["train.zip", "expected", hashlib.sha256(b"something else").hexdigest()[:8]]),
+        (not_an_image, [], ["class2/03.png"]),
+        (nothing, ["--train-shot", "3"], ["class0", "5 examples", "4"]),
+        (nothing, ["--way", "9"], ["9 classes", "6"]),
+    ],
+)
+def test_what_cannot_be_trained_on_is_one_line_and_leaves_nothing(
+    damage: Callable[[Path], None],
+    options: list[str],
+    said: list[str],
+    small_cifar: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    damage(small_cifar)
+    out = tmp_path / "run"
+    assert main(["train", "maml", *OPTIONS, *QUERY, *options, "--out", str(out), "--json"]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    (error,) = [line for line in lines if not line.startswith("decoding ")]
+    assert all(word in error for word in said), error
+    assert not out.exists()
+    assert not [path for path in (tmp_path / "cache").rglob("examples.npy") if damage is not nothing]
+
+
+def test_a_corrected_command_then_runs(small_cifar: Path, tmp_path: Path) -> None:
+    command = ["train", "maml", *OPTIONS, *QUERY, "--out", str(tmp_path / "run"), "--json"]
+    assert main([*command, "--way", "9"]) == 2
+    assert main(command) == 0
+
+
+@pytest.mark.parametrize("method", ["protonet", "maml", "simpa"])
+def test_the_preset_for_cpus_trains_and_evaluates_on_real_omniglot(
+    method: str, real_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--data", "omniglot", "--preset", "omniglot-cpu", "--updates", "2", "--device", "cpu", "--json"]
+    assert main(["train", method, *options, "--out", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--tasks", "2", "--device", "cpu", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["way"], result["shot"], result["transductive"]) == (5, 1, True)
+    assert result["samples"] == (32 if method == "simpa" else 1)
+    assert 0 <= result["accuracy"]["mean"] <= 1
+
+
+def test_protonet_on_regression_says_why_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "protonet", "--out", str(tmp_path / "run")]) == 2
+    assert "nearest class mean, but sine-line is regression" in capsys.readouterr().err
