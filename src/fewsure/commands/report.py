@@ -1,6 +1,7 @@
 """`fewsure report`."""
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,15 +9,15 @@ from fewsure.commands.common import Common, command
 from fewsure.devices import find_device
 from fewsure.errors import require
 from fewsure.report.page import write_report
-from fewsure.training.runs import Run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Common):
-    """Draw runs: predictions on unseen tasks, errors, reliability and calibration beside the paper's, learning curves.
+    """Draw runs on one page: how good and how sure they are, beside each other and beside the paper.
 
-    Writes one self-contained HTML page, and its figures as PNG files beside it. A run that has not been evaluated yet
-    is evaluated first.
+    Writes one self-contained HTML page, and its figures beside it as PNG and SVG files with the numbers as CSV. A run
+    that has not been evaluated yet is evaluated first. A run that is missing or damaged is named, and the others are
+    shown.
 
     examples:
       fewsure report runs/simpa runs/maml --out report.html
@@ -35,14 +36,24 @@ class Report(Common):
 def _report(command: Report) -> None:
     require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
     written = write_report(
-        [Run.open(folder) for folder in command.runs],
+        command.runs,
         command.out,
         find_device(command.device),
         tasks=command.tasks,
         seed=command.seed,
         quiet=command.json,
     )
-    print(json.dumps({"files": [str(path) for path in written]}) if command.json else "\n".join(map(str, written)))
+    problems = [(str(problem.folder), problem.says) for problem in written.problems]
+    if command.json:
+        files = [str(path) for path in (written.page, *written.figures)]
+        print(json.dumps({"files": files, "problems": [f"{folder}: {says}" for folder, says in problems]}))
+        return
+    for folder, says in problems:
+        print(f"fewsure: {folder}: {says}", file=sys.stderr)
+    count = (
+        f"{len(written.figures)} files of figures in {written.figures[0].parent}" if written.figures else "no figures"
+    )
+    print(f"{written.page}\n{count}")
 
 
 REPORT = command("report", Report, _report)

@@ -7,6 +7,7 @@ from typing import Any
 
 from fewsure.errors import FewsureError
 from fewsure.files import write_atomically
+from fewsure.records import from_json
 from fewsure.report.certificate_table import Record, number, tasks_of, yes
 from fewsure.report.styles import display_name
 from fewsure.report.tables import setting
@@ -27,7 +28,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     try:
-        return [dict(record) for record in json.loads(path.read_text(encoding="utf-8"))]
+        return [dict(record) for record in from_json(path.read_text(encoding="utf-8"))]
     except (ValueError, TypeError) as error:
         raise FewsureError(f"{path} cannot be read ({error}); choose another --results") from error
 

@@ -16,12 +16,26 @@ SCORES = {"probability": "1 − p", "scaled residual": "|y − mean| / spread", 
 
 def certificate_table(record: Record) -> str:
     """The environment, the statements in columns, and why there is none, or why one is not rigorous."""
-    lines = [HEADERS, *_held_out(record), *_conformal(record["conformal"]), *_theorem(record["theorem_2"])]
-    notes = [record[part]["reason"] for part in ("conformal", "theorem_2") if "reason" in record[part]]
+    title = "\n".join(certificate_title(record))
+    return "\n".join([title, "", in_columns([HEADERS, *certificate_lines(record)]), "", *certificate_notes(record)])
+
+
+def certificate_title(record: Record) -> list[str]:
+    """What the statements are about."""
+    return [record["environment"], f"assumed: {record['assumed']}", f"loss: {record['loss']}"]
+
+
+def certificate_lines(record: Record) -> list[Line]:
+    """The statements."""
+    return [*_held_out(record), *_conformal(record["conformal"]), *_theorem(record["theorem_2"])]
+
+
+def certificate_notes(record: Record) -> list[str]:
+    """Why there is no statement of a kind, and why one is not rigorous."""
+    notes = [str(record[part]["reason"]) for part in ("conformal", "theorem_2") if "reason" in record[part]]
     for bound in record["theorem_2"].get("bounds", [])[:1]:
         notes.append(f"Theorem 2 is {'rigorous' if bound['rigorous'] else 'not rigorous'}: {bound['reason']}")
-    title = f"{record['environment']}\nassumed: {record['assumed']}\nloss: {record['loss']}"
-    return "\n".join([title, "", in_columns(lines), "", *notes, APART])
+    return [*notes, APART]
 
 
 def _held_out(record: Record) -> list[Line]:
@@ -75,8 +89,8 @@ def tasks_of(measured: Record) -> str:
     >>> tasks_of({"tasks": 1000, "on": "other tasks"}), tasks_of({"tasks": 1000, "on": "other classes"})
     ('1,000 other tasks', '1,000 tasks of other classes')
     """
-    which = "other tasks" if measured["on"] == "other tasks" else f"tasks of {measured['on']}"
-    return f"{measured['tasks']:,} {which}"
+    which = {"other tasks": "other tasks", "each left out": "tasks, each left out in turn"}.get(measured["on"])
+    return f"{measured['tasks']:,} {which or 'tasks of ' + measured['on']}"
 
 
 def number(value: float | None) -> str:

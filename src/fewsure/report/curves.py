@@ -6,20 +6,32 @@ from typing import Any, Literal, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-from fewsure.report.drawing import QUIET, WIDTH, legend_below, run_handles, tidy
+from fewsure.report.drawing import PANEL, QUIET, Drawing, legend_below, legend_height, run_handles, tidy
 from fewsure.report.styles import RunStyle
 
-Metrics = Sequence[Mapping[str, Any]]
-"""The logged lines of a run."""
+MOST_POINTS = 300
+"""Of a curve as it is drawn; its CSV file has all of them."""
+
+VERY_UNEQUAL = 30.0
+"""Curves whose largest values differ by more than this factor are drawn on a logarithmic scale."""
+
+
+class LoggedRun(NamedTuple):
+    """The logged lines of a run, how it is drawn, and its number in the report."""
+
+    lines: Sequence[Mapping[str, Any]]
+    style: RunStyle
+    owner: str
 
 
 class Curve(NamedTuple):
     """How a logged number is drawn."""
 
     label: str
-    line: str = "-"
+    line: Literal["-", "--", "-.", ":"] = "-"
     width: float = 1.5
     opacity: float = 1.0
 
@@ -27,93 +39,149 @@ class Curve(NamedTuple):
 class Panel(NamedTuple):
     """Numbers of one kind."""
 
+    name: str
     title: str
     unit: str
     scale: Literal["log", "linear"]
     curves: Mapping[str, Curve]
     """By the name they are logged under."""
+    note: str = ""
+    """Said where an estimated bound is among the runs."""
+
+    @property
+    def says(self) -> str:
+        return f"{self.title[0].lower()}{self.title[1:]}" if self.title[1].islower() else self.title
 
 
 PANELS = (
-    Panel("Training loss", "loss on query sets", "log", {"loss": Curve("loss")}),
+    Panel("loss", "Training loss", "loss on query sets", "log", {"loss": Curve("loss")}),
     Panel(
+        "bound",
         "Bound (an estimate) and its terms",
-        "bounded loss; above 1 it says nothing",
+        "bounded loss (above 1: vacuous)",
         "log",
         {
             # The sum is often close to its largest term, which is then drawn over it.
             "bound": Curve("bound", width=5, opacity=0.35),
-            "R_0": Curve("$R_0$, across tasks", "--"),
-            "R_i": Curve("$R_i$, within a task", "-."),
+            "R_0": Curve("R₀, across tasks", "--"),
+            "R_i": Curve("Rᵢ, within a task", "-."),
             "clipped_loss": Curve("clipped loss", ":"),
         },
+        " The bound is the sum of the other three.",
     ),
     Panel(
-        "Estimated KL[q(w) ‖ p(w)]",
-        "nats",
+        "kl",
+        "KL divergence in the objective",
+        "KL divergence (nats)",
         "linear",
-        {"kl": Curve("in the bound"), "critic": Curve("critic's part", ":")},
+        {"kl": Curve("KL"), "critic": Curve("critic's part", ":")},
+        " SImPa's KL is an estimate.",
     ),
-    Panel("Meta-gradient", "norm before clipping", "log", {"gradient_norm": Curve("norm")}),
+    Panel(
+        "validation",
+        "Score on validation tasks",
+        "NLL (nats per query point)",
+        "linear",
+        {"validation_nll": Curve("NLL")},
+    ),
+    Panel("gradient", "Meta-gradient", "norm before clipping", "log", {"gradient_norm": Curve("norm")}),
 )
 
 
-def learning_curves_figure(metrics: Sequence[Metrics], styles: Sequence[RunStyle]) -> Figure:
+def learning_curves_drawings(name: str, title: str, runs: Sequence[LoggedRun]) -> list[Drawing]:
     """Loss, terms of the bound, KL and gradient norm against updates; what no run has logged is left out."""
-    logged = {name for lines in metrics for line in lines for name in line}
-    panels = [panel for panel in PANELS if logged & panel.curves.keys()] or PANELS[:1]
-    rows = (len(panels) + 1) // 2
-    figure = Figure(figsize=(WIDTH, 3.7 * rows + 0.5))
-    figure.set_layout_engine("constrained", hspace=0.08)
-    for index, panel in enumerate(panels):
-        _draw_panel(figure.add_subplot(rows, 2, index + 1), panel, metrics, styles)
-    legend_below(figure, run_handles(styles), columns=5)
-    return figure
+    drawings = []
+    estimated = any("bound" in line for run in runs for line in run.lines)
+    for panel in PANELS:
+        logged = [run for run in runs if _has(run, panel)]
+        if logged:
+            caption = (
+                f"{title}: {panel.says} over training, as logged; each point is a mean over the updates since the last "
+                f"one.{panel.note if estimated else ''}"
+            )
+            height = 3.4 + legend_height(len(logged) + len(panel.curves), 3)
+            figure = Figure(figsize=(PANEL, height), layout="constrained")
+            drawing = Drawing(f"training_{panel.name}_{name}", caption, figure)
+            kinds = _draw_panel(figure.add_subplot(), drawing, panel, logged)
+            legend_below(figure, [*run_handles(run.style for run in logged), *kinds], columns=3)
+            drawings.append(drawing)
+    return drawings
 
 
-def _draw_panel(axes: Axes, panel: Panel, metrics: Sequence[Metrics], styles: Sequence[RunStyle]) -> None:
-    drawn = set()
-    for lines, style in zip(metrics, styles, strict=True):
+def _has(run: LoggedRun, panel: Panel) -> bool:
+    """Whether a run has logged a number that the panel can show."""
+    return any(line[name] > 0 or panel.scale == "linear" for line in run.lines for name in panel.curves.keys() & line)
+
+
+def thinned(values: Sequence[float], most: int = MOST_POINTS) -> list[int]:
+    """The positions of at most `most` of the values: the ends, and the lowest and highest of each stretch between.
+
+    So what is drawn are values that were logged, and no spike is lost.
+
+    >>> thinned([0.0, 5.0, 1.0, 2.0, 9.0, 3.0, 0.0], most=6)
+    [0, 1, 2, 3, 4, 6]
+    """
+    inner = range(1, len(values) - 1)
+    stretches = (most - 2) // 2
+    if len(values) <= most:
+        return list(range(len(values)))
+    kept = {0, len(values) - 1}
+    for number in range(stretches):
+        stretch = inner[number * len(inner) // stretches : (number + 1) * len(inner) // stretches]
+        kept |= {min(stretch, key=values.__getitem__), max(stretch, key=values.__getitem__)}
+    return sorted(kept)
+
+
+def _draw_panel(axes: Axes, drawing: Drawing, panel: Panel, runs: Sequence[LoggedRun]) -> list[Line2D]:
+    """Draw the curves; what the legend says of kinds of lines, where there are several."""
+    drawn, largest = {}, []
+    for run in runs:
         for name, curve in panel.curves.items():
-            points = [(line["update"], line[name]) for line in lines if name in line]
+            points = [(int(line["update"]), float(line[name])) for line in run.lines if name in line]
+            points = [point for point in points if panel.scale == "linear" or point[1] > 0]
             if points:
-                updates, values = zip(*points, strict=True)
-                marker = "o" if len(points) == 1 else ""  # a line needs two points to be seen
-                _draw_curve(axes, curve, style.colour, updates, values, marker=marker)
-                drawn.add(curve)
-    axes.set_yscale(panel.scale)
+                drawn[name] = curve
+                largest.append(max(abs(value) for _, value in points))
+                _draw_curve(axes, drawing, run, (name, curve), points)
     if panel.scale == "log":
+        axes.set_yscale("log")
         _plain_log_ticks(axes)
-    axes.set(title=panel.title, xlabel="meta-updates", ylabel=panel.unit)
+    elif max(largest) > VERY_UNEQUAL * min(largest):
+        axes.set_yscale("symlog", linthresh=1.0)  # linear between −1 and 1
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.set(title=panel.title, xlabel="meta-updates (number)", ylabel=panel.unit)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     tidy(axes)
-    if len(drawn) > 1:
-        for curve in panel.curves.values():
-            if curve in drawn:
-                _draw_curve(axes, curve, QUIET, label=curve.label)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4, frameon=False, fontsize="small")
+    kinds = [
+        Line2D([], [], linestyle=curve.line, color=QUIET, linewidth=curve.width, alpha=curve.opacity, label=curve.label)
+        for name, curve in panel.curves.items()
+        if name in drawn
+    ]
+    return kinds if len(kinds) > 1 else []
 
 
 def _draw_curve(
-    axes: Axes,
-    curve: Curve,
-    colour: str,
-    updates: Sequence[float] = (),
-    values: Sequence[float] = (),
-    *,
-    marker: str = "",
-    label: str = "_",
+    axes: Axes, drawing: Drawing, run: LoggedRun, named: tuple[str, Curve], points: Sequence[tuple[int, float]]
 ) -> None:
-    """Draw a curve; with a label and no values, an entry of the legend."""
-    axes.plot(
+    name, curve = named
+    for update, value in points:
+        drawing.record(method=run.style.label, quantity=name, update=update, value=value)
+    shown = [points[position] for position in thinned([value for _, value in points])]
+    updates, values = zip(*shown, strict=True)
+    lines = axes.plot(
         updates,
         values,
         curve.line,
-        color=colour,
+        color=run.style.colour,
         linewidth=curve.width,
         alpha=curve.opacity,
-        marker=marker,
-        label=label,
+        marker="o" if len(points) == 1 else "",  # a line needs two points to be seen
     )
+    drawing.own(run.owner, *lines)
+    for update, value in shown:
+        drawing.mark(axes, update, value, run.owner, f"{run.style.label}: {curve.label} {value:.4g} at {update:,}")
 
 
 def _plain_log_ticks(axes: Axes) -> None:

@@ -1,97 +1,74 @@
-"""What runs predict on unseen tasks (the paper's Figure 1), and how they compare (its Figure 2)."""
+"""How runs compare: the paper's Figure 2 (regression) and Figure 3 (classification), and variants of one method."""
 
 import math
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fewsure.metrics.calibration import LEVELS
-from fewsure.report.drawing import QUIET, WIDTH, legend_below, plain, run_handles, tidy
-from fewsure.report.reference import Printed, printed_once
+from fewsure.report.drawing import PANEL, PAPER, QUIET, WIDTH, Drawing, legend_below, legend_height, plain, tidy
+from fewsure.report.reference import Printed, PrintedAccuracy, printed_once
 from fewsure.report.styles import VERMILLION, RunStyle
-from fewsure.report.unseen import UnseenTasks
 
 STUDENT_97_5 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """The 97.5 % quantile of Student's distribution with 1, 2, … degrees of freedom; the last one for more."""
-BAND = 3
-"""Standard deviations on each side of the mean."""
+ERRORS = ("ece", "mce")
 
 
-def predictions_figure(predictions: Sequence[UnseenTasks], styles: Sequence[RunStyle]) -> Figure:
-    """Unseen tasks side by side: truth, support points, and each run's line, or its mean with a band of ±3 std.
+class OwnedResult(NamedTuple):
+    """An evaluation, how its run is drawn, and the run's number in the report."""
 
-    A row of panels holds one run with a band, and every run without one that saw the same support points.
-    """
-    rows = _prediction_rows(predictions)
-    tasks = len(predictions[0].x)
-    figure = Figure(figsize=(WIDTH, 3.0 * len(rows) + 0.5), layout="constrained")
-    panels = figure.subplots(len(rows), tasks, sharex=True, squeeze=False)
-    for row, runs in enumerate(rows):
-        for task in range(tasks):
-            axes = panels[row, task]
-            _draw_truth(axes, predictions[runs[0]], task)
-            for run in runs:
-                _draw_prediction(axes, predictions[run], task, styles[run].colour)
-            axes.set_title(f"unseen task {task + 1}", fontsize="medium")
-            tidy(axes)
-        panels[row, 0].set_ylabel("y")
-    for axes in panels[-1]:
-        axes.set_xlabel("x")
-    endings = [f", mean ± {BAND} std" if _has_spread(run) else "" for run in predictions]
-    shared = [
-        Line2D([], [], color="black", linestyle="--", label="truth"),
-        Line2D([], [], color="black", linestyle="", marker="o", markersize=5, label="support points"),
-    ]
-    legend_below(figure, shared + run_handles(styles, endings))
-    return figure
+    result: Mapping[str, Any]
+    style: RunStyle
+    owner: str
 
 
-def comparison_figure(results: Sequence[Mapping[str, Any]], styles: Sequence[RunStyle]) -> Figure:
-    """Error or accuracy, ECE and MCE, and reliability of evaluations on one kind of task.
+def comparison_drawings(name: str, title: str, results: Sequence[OwnedResult]) -> list[Drawing]:
+    """Score, reliability and calibration errors of evaluations on one kind of task, each as a drawing.
 
     The paper's figures stand below ours, in the same colour.
     """
+    classifies = "accuracy" in results[0].result
+    bars = _bars(results)
+    figure_number, score = (3, "accuracy") if classifies else (2, "error")
+    scored = [bar for bar in bars if bar.score is not None]
+    calibrated = [bar for bar in bars if bar.errors]
+    reliable = [bar for bar in bars if bar.reliability[0]]
+
+    def drawing(panel: str, says: str, shown: Sequence[_Bar], height: float) -> tuple[Drawing, Axes]:
+        drawn = "dotted lines" if panel == "reliability" else "hatched bars"
+        caption = f"{title}: {says}, as in the paper's Figure {figure_number}. {_paper_note(shown, drawn)}"
+        made = Drawing(f"{panel}_{name}", caption, Figure(figsize=(PANEL, height), layout="constrained"))
+        return made, made.figure.add_subplot()
+
+    scores, axes = drawing(score, f"{score} on unseen tasks with 95 % intervals", scored, _bars_height(scored, 0.42))
+    _draw_scores(axes, scores, scored, classifies)
+    reliability, axes = drawing("reliability", "reliability", reliable, 3.7 + legend_height(len(reliable) + 1, 2))
+    legend_below(reliability.figure, _draw_reliability(axes, reliability, reliable, classifies), columns=2)
+    says = "expected and maximum calibration error with 95 % intervals"
+    errors, axes = drawing("calibration", says, calibrated, _bars_height(calibrated, 0.62))
+    _draw_errors(axes, errors, calibrated)
+    return [scores, reliability, errors]
+
+
+def comparison_figure(results: Sequence[Mapping[str, Any]], styles: Sequence[RunStyle]) -> Figure:
+    """The same three panels side by side in one figure."""
     classifies = "accuracy" in results[0]
-    bars = _bars(results, styles, "accuracy" if classifies else "mse")
+    owned = [OwnedResult(result, style, "") for result, style in zip(results, styles, strict=True)]
+    bars = _bars(owned)
     figure = Figure(figsize=(WIDTH, max(4.2, 0.5 * len(bars) + 2.2)), layout="constrained")
-    score = figure.add_subplot(1, 3, 1)
-    calibration = figure.add_subplot(1, 3, 2, sharey=score)
+    drawing = Drawing("comparison", "", figure)
+    scores = figure.add_subplot(1, 3, 1)
+    _draw_scores(scores, drawing, bars, classifies)
+    errors = figure.add_subplot(1, 3, 2, sharey=scores)
+    _draw_errors(errors, drawing, bars)
+    errors.tick_params(labelleft=False)
     reliability = figure.add_subplot(1, 3, 3)
-
-    for position, bar in enumerate(bars):
-        _draw_bar(score, bar, position, 0.7, bar.score, "{:.4f}" if classifies else "{:.2f}")
-        for offset, name, error in ((-0.2, "ECE", bar.ece), (0.2, "MCE", bar.mce)):
-            if error is not None:
-                _draw_bar(calibration, bar, position + offset, 0.36, error, name + " {:.3f}")
-    score.set_yticks(range(len(bars)), [plain(bar.label) for bar in bars])
-    score.invert_yaxis()
-    calibration.tick_params(labelleft=False)
-    for axes in (score, calibration):
-        axes.set_xlim(0, 1.4 * axes.dataLim.x1)  # room for the numbers behind the bars
-        tidy(axes, grid="x")
-    if classifies:
-        score.set(title="Accuracy (higher is better)", xlabel="share of query points")
-    else:
-        score.set(title="Error (lower is better)", xlabel="mean squared error")
-    calibration.set(title="Calibration (lower is better)", xlabel="calibration error")
-
-    curves = [Line2D([0, 1], [0, 1], color=QUIET, linestyle="--", linewidth=1, label="perfectly calibrated")]
-    for bar in bars:
-        curve = Line2D(*bar.reliability, color=bar.colour, linewidth=2, label=plain(bar.label))
-        curve.set(linestyle=":" if bar.is_paper else "-", marker="o" if classifies else "", markersize=4)
-        curves.append(curve)
-    for curve in curves:
-        reliability.add_line(curve)
-    reliability.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title="Reliability")
-    reliability.set_xlabel("confidence" if classifies else "expected probability")
-    reliability.set_ylabel("accuracy" if classifies else "observed probability")
-    tidy(reliability)
-    legend_below(figure, [curve for curve in curves if len(curve.get_xdata()) > 0], columns=5)  # type: ignore[arg-type]
+    legend_below(figure, _draw_reliability(reliability, drawing, bars, classifies), columns=5)
     return figure
 
 
@@ -134,11 +111,11 @@ def _student_95(values: Sequence[float]) -> float:
 
 
 class _Value(NamedTuple):
-    """A number and, if it was measured here, how far its interval reaches below and above it."""
+    """A number and, if it was measured here, its interval."""
 
     value: float
-    below: float = 0.0
-    above: float = 0.0
+    low: float | None = None
+    high: float | None = None
 
 
 class _Bar(NamedTuple):
@@ -146,25 +123,39 @@ class _Bar(NamedTuple):
 
     label: str
     colour: str
+    owner: str
     is_paper: bool
-    score: _Value
-    ece: _Value | None
-    mce: _Value | None
+    score: _Value | None
+    errors: Mapping[str, _Value]
+    """Of `ece` and `mce`, those that are known."""
     reliability: tuple[Sequence[float], Sequence[float]]
+    """What was expected, and what was observed."""
 
 
-def _bars(results: Sequence[Mapping[str, Any]], styles: Sequence[RunStyle], score: str) -> list[_Bar]:
+def _bars(results: Sequence[OwnedResult]) -> list[_Bar]:
     bars = []
-    for result, printed, style in zip(results, printed_once(results), styles, strict=True):
-        value = _Value(result[score]["mean"], result[score]["ci95"], result[score]["ci95"])
-        ece, mce = (_with_interval(result[name], result[f"{name}_ci95"]) for name in ("ece", "mce"))
-        bars.append(_Bar(style.label, style.colour, False, value, ece, mce, _reliability(result["reliability"])))
+    printed_figures = printed_once([result for result, _, _ in results])
+    for (result, style, owner), printed in zip(results, printed_figures, strict=True):
+        score = result["accuracy" if "accuracy" in result else "mse"]
+        value = _Value(score["mean"], score["mean"] - score["ci95"], score["mean"] + score["ci95"])
+        errors = {name: _Value(result[name], *result[f"{name}_ci95"]) for name in ERRORS}
+        bars.append(_Bar(style.label, style.colour, owner, False, value, errors, _reliability(result["reliability"])))
         if printed is not None:
-            printed_ece, printed_mce = (None if e is None else _Value(e) for e in (printed.ece, printed.mce))
-            rows = (LEVELS, printed.reliability) if isinstance(printed, Printed) else ((), ())
-            own = _Value(getattr(printed, score))
-            bars.append(_Bar(f"paper: {printed.name}", style.colour, True, own, printed_ece, printed_mce, rows))
+            bars.append(_paper_bar(printed, style.colour, f"{owner} {PAPER}".strip()))
     return bars
+
+
+def _paper_bar(printed: Printed | PrintedAccuracy, colour: str, owner: str) -> _Bar:
+    score: _Value | None
+    reliability: tuple[Sequence[float], Sequence[float]]
+    if isinstance(printed, Printed):
+        score, reliability = _Value(printed.mse), (LEVELS, printed.reliability)
+    else:
+        score = None if printed.accuracy is None else _Value(printed.accuracy)
+        reliability = (printed.bins.confidence, printed.bins.accuracy) if printed.bins else ((), ())
+    known = {name: getattr(printed, name) for name in ERRORS if getattr(printed, name) is not None}
+    errors = {name: _Value(value) for name, value in known.items()}
+    return _Bar(f"paper: {printed.name}", colour, owner, True, score, errors, reliability)
 
 
 def _reliability(table: Mapping[str, Sequence[float | None]]) -> tuple[Sequence[float], Sequence[float]]:
@@ -175,51 +166,110 @@ def _reliability(table: Mapping[str, Sequence[float | None]]) -> tuple[Sequence[
     return [x for x, _ in filled], [y for _, y in filled]
 
 
-def _with_interval(value: float, interval: Sequence[float]) -> _Value:
-    # A bootstrap interval of a value that cannot be negative need not hold the value itself.
-    return _Value(value, max(value - interval[0], 0.0), max(interval[1] - value, 0.0))
+def _paper_note(bars: Sequence[_Bar], drawn: str) -> str:
+    if not any(bar.is_paper for bar in bars):
+        return "The paper prints none for these tasks and methods."
+    return f"The paper's printed values are {drawn}; where there are none, the paper has none."
 
 
-def _draw_bar(axes: Axes, bar: _Bar, position: float, height: float, value: _Value, text: str) -> None:
+def _bars_height(bars: Sequence[_Bar], each: float) -> float:
+    return 1.3 + each * max(len(bars), 2)
+
+
+def _draw_scores(axes: Axes, drawing: Drawing, bars: Sequence[_Bar], classifies: bool) -> None:
+    name = "accuracy" if classifies else "mse"
+    for position, bar in enumerate(bars):
+        if bar.score is not None:
+            _draw_bar(axes, drawing, bar, name, (position, 0.7), bar.score, "{:.4f}" if classifies else "{:.2f}")
+    if classifies:
+        axes.set(title="Accuracy (higher is better)", xlabel="share of query points that are right")
+    else:
+        axes.set(title="Error (lower is better)", xlabel="mean squared error (unit of y, squared)")
+    _finish_bars(axes, bars)
+
+
+def _draw_errors(axes: Axes, drawing: Drawing, bars: Sequence[_Bar]) -> None:
+    for position, bar in enumerate(bars):
+        for offset, name in ((-0.2, "ece"), (0.2, "mce")):
+            if name in bar.errors:
+                text = f"{name.upper()} {{:.3f}}"
+                _draw_bar(axes, drawing, bar, name, (position + offset, 0.36), bar.errors[name], text)
+    axes.set(title="Calibration (lower is better)", xlabel="distance between two probabilities")
+    _finish_bars(axes, bars)
+
+
+def _finish_bars(axes: Axes, bars: Sequence[_Bar]) -> None:
+    axes.set_yticks(range(len(bars)), [plain(bar.label) for bar in bars])
+    axes.set_ylim(len(bars) - 0.4, -0.6)
+    axes.set_xlim(0, 1.45 * max(axes.dataLim.x1, 1e-6))  # room for the numbers behind the bars
+    axes.locator_params(axis="x", nbins=5)
+    tidy(axes, grid="x")
+
+
+def _draw_bar(
+    axes: Axes, drawing: Drawing, bar: _Bar, name: str, place: tuple[float, float], value: _Value, text: str
+) -> None:
+    position, height = place
     (drawn,) = axes.barh(position, value.value, height, color=bar.colour)
+    drawing.own(bar.owner, drawn)
+    end, says = value.value, ""
     if bar.is_paper:
         drawn.set(facecolor="white", edgecolor=bar.colour, hatch="////", alpha=0.75)
-    else:
-        errors = [[value.below], [value.above]]
-        axes.errorbar(value.value, position, xerr=errors, fmt="none", ecolor="black", elinewidth=1, capsize=2)
-    axes.annotate(
+    if value.low is not None and value.high is not None:
+        # A bootstrap interval of a value that cannot be negative need not hold the value itself.
+        reach = [[max(value.value - value.low, 0.0)], [max(value.high - value.value, 0.0)]]
+        _, caps, lines = axes.errorbar(
+            value.value, position, xerr=reach, fmt="none", ecolor="black", elinewidth=1, capsize=2
+        )
+        drawing.own(bar.owner, *caps, *lines)
+        end, says = max(value.value, value.high), f", 95 % interval {value.low:.4g} to {value.high:.4g}"
+    number = axes.annotate(
         text.format(value.value),
-        (value.value + value.above, position),
+        (end, position),
         xytext=(4, 0),
         textcoords="offset points",
         verticalalignment="center",
         fontsize="small",
     )
+    drawing.own(bar.owner, number)
+    drawing.mark(axes, value.value, position, bar.owner, f"{bar.label}: {name.upper()} {value.value:.4g}{says}")
+    drawing.record(
+        method=bar.label,
+        source="paper" if bar.is_paper else "run",
+        score=name,
+        value=value.value,
+        low="" if value.low is None else value.low,
+        high="" if value.high is None else value.high,
+    )
 
 
-def _prediction_rows(predictions: Sequence[UnseenTasks]) -> list[list[int]]:
-    """Which runs share a row of panels: bands would cover each other, lines do not."""
-    rows = [[index] for index, run in enumerate(predictions) if _has_spread(run)]
-    for index, run in enumerate(predictions):
-        if not _has_spread(run):
-            homes = [row for row in rows if np.array_equal(predictions[row[0]].support_y, run.support_y)]
-            for row in homes:
-                row.append(index)
-            rows += [] if homes else [[index]]
-    return rows
-
-
-def _has_spread(run: UnseenTasks) -> bool:
-    return len(run.predictions[0]) > 1
-
-
-def _draw_truth(axes: Axes, run: UnseenTasks, task: int) -> None:
-    axes.plot(run.x[task], run.truth[task], "--", color="black", linewidth=1.2, zorder=3)
-    axes.plot(run.support_x[task], run.support_y[task], "o", color="black", markersize=5, zorder=4)
-
-
-def _draw_prediction(axes: Axes, run: UnseenTasks, task: int, colour: str) -> None:
-    mean, std = run.predictions[task].mean(0), run.predictions[task].std(0)
-    axes.plot(run.x[task], mean, color=colour, linewidth=1.8)
-    if _has_spread(run):
-        axes.fill_between(run.x[task], mean - BAND * std, mean + BAND * std, color=colour, alpha=0.22, linewidth=0)
+def _draw_reliability(axes: Axes, drawing: Drawing, bars: Sequence[_Bar], classifies: bool) -> list[Line2D]:
+    """Observed against expected; for classification, as in the paper, the distance of the two. Returns the legend."""
+    perfect = Line2D([0, 1], [0, 0 if classifies else 1], color=QUIET, linestyle="--", linewidth=1)
+    perfect.set_label("perfectly calibrated")
+    curves = [perfect]
+    highest = 0.05
+    for bar in bars:
+        expected, observed = bar.reliability
+        if not expected:
+            continue
+        heights = [abs(x - y) for x, y in zip(expected, observed, strict=True)] if classifies else observed
+        curve = Line2D(expected, heights, color=bar.colour, linewidth=2, marker="o", markersize=3.5)
+        curve.set(linestyle=":" if bar.is_paper else "-", label=plain(bar.label))
+        curves.append(curve)
+        drawing.own(bar.owner, curve)
+        highest = max(highest, *heights)
+        for x, y, height in zip(expected, observed, heights, strict=True):
+            names = ("confidence", "accuracy") if classifies else ("expected", "observed")
+            drawing.mark(axes, x, height, bar.owner, f"{bar.label}: {names[0]} {x:.4f}, {names[1]} {y:.4f}")
+            drawing.record(method=bar.label, source="paper" if bar.is_paper else "run", **{names[0]: x, names[1]: y})
+    for curve in curves:
+        axes.add_line(curve)
+    if classifies:
+        axes.set(xlim=(0, 1), ylim=(-0.02 * highest, 1.08 * highest), title="Reliability (0 is perfect)")
+        axes.set(xlabel="confidence (probability)", ylabel="|confidence − accuracy| (probability)")
+    else:
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title="Reliability")
+        axes.set(xlabel="expected probability", ylabel="observed probability")
+    tidy(axes)
+    return curves

@@ -18,6 +18,8 @@ class RunStyle(NamedTuple):
 VERMILLION, BLUE, GREEN, ORANGE, PURPLE, SKY = "#D55E00", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
 GREY = "#777777"
 DARKER = ("#5F2A00", "#003A5C", "#00513B", "#735000", "#70405B", "#1F5F85")
+DARK_GROUND = dict(zip(DARKER, ("#F0A878", "#7FC4F2", "#6FD9B8", "#F7D58A", "#EBC1D8", "#A9DCF8"), strict=True))
+"""A dark colour → a light one that takes its place on a dark page."""
 
 ALGORITHM_COLOURS = {
     "simpa": VERMILLION,

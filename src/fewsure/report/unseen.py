@@ -7,10 +7,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fewsure.data.classification import Classification
 from fewsure.devices import device_of
-from fewsure.evaluation import UnseenBlock, shared_noise, unseen_block
+from fewsure.evaluation import UnseenBlock, score_blocks, shared_noise, unseen_block
 from fewsure.experiment import Experiment
-from fewsure.types import Parts
+from fewsure.metrics.scores import class_probabilities
+from fewsure.scoring import Predict
+from fewsure.types import Facts, Noise, Parts, Task
 from fewsure.vectorise import for_each, take
 
 Array = npt.NDArray[np.float32]
@@ -46,3 +49,45 @@ def predict_unseen(experiment: Experiment, meta: Parts, *, tasks: int, seed: int
         predictions = for_each(one_task)(block, meta)
     drawn = (*block.task.support, block.facts["grid"], block.facts["truth"], predictions)
     return UnseenTasks(*(values.squeeze(-1).cpu().numpy() for values in drawn))
+
+
+class UnseenImages(NamedTuple):
+    """T tasks of images, and what a run that saw only their support examples says of their query examples."""
+
+    support: Tensor
+    """(T, way · shot, C, H, W), in [0, 1], sorted by class."""
+    query: Tensor
+    """(T, N, C, H, W)"""
+    labels: Tensor
+    """(T, N), the true classes of the query examples."""
+    names: list[list[str]]
+    """Of each task's classes."""
+    probabilities: Tensor
+    """(T, N, way)"""
+
+
+def has_images(experiment: Experiment) -> bool:
+    """Whether the examples of an experiment are pictures."""
+    data = experiment.data
+    return isinstance(data, Classification) and data.pool("test").examples.dtype == torch.uint8
+
+
+def predict_unseen_images(experiment: Experiment, meta: Parts, *, seed: int) -> UnseenImages:
+    """Adapt to the first block of tasks that `evaluate` sees with the same seed and device, and predict its queries."""
+    data, device = experiment.data, device_of(meta)
+    assert isinstance(data, Classification)
+    block = unseen_block(experiment, 0, seed, "test", device)
+
+    def probabilities(predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
+        return {"probabilities": class_probabilities(predict(task.query.x))}
+
+    shared = shared_noise(experiment, seed, "test", device)
+    found = score_blocks(experiment, meta, shared, [block], probabilities, lambda done: None)
+    classes = data.pool("test").classes
+    return UnseenImages(
+        block.task.support.x.cpu(),
+        block.task.query.x.cpu(),
+        block.task.query.y.cpu(),
+        [[classes[number] for number in numbers] for numbers in block.facts["classes"].tolist()],
+        found["probabilities"],
+    )

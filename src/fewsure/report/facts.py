@@ -1,0 +1,153 @@
+"""What is known of the runs of a report: read, checked, evaluated if need be. What is wrong is said, not raised."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fewsure.certification.predictor import checkpoint_digest
+from fewsure.errors import FewsureError
+from fewsure.records import from_json
+from fewsure.report.certificate_table import certificate_lines
+from fewsure.report.figures import OwnedResult, comparison_drawings
+from fewsure.report.styles import RunStyle, run_styles
+from fewsure.report.tables import evaluation_tables, setting
+from fewsure.training.runs import Checkpoint, Run
+from fewsure.workflow import evaluate_run
+
+
+class Problem(NamedTuple):
+    """What is wrong with a run, and what the report does about it."""
+
+    folder: Path
+    says: str
+
+
+class RunFacts(NamedTuple):
+    """What the page tells of a run."""
+
+    run: Run
+    style: RunStyle
+    owner: str
+    """Its number in the report, from 0."""
+    checkpoint: Checkpoint
+    metrics: Sequence[Mapping[str, Any]]
+    result: Mapping[str, Any]
+    """Its evaluation."""
+    records: Mapping[str, Tensor] | None
+    """What the evaluation found of each task, if that can be read."""
+    certificate: Mapping[str, Any] | None
+
+    @property
+    def last(self) -> Mapping[str, Any]:
+        """The last logged line."""
+        return self.metrics[-1] if self.metrics else {}
+
+
+class _Read(NamedTuple):
+    run: Run
+    checkpoint: Checkpoint
+
+
+def gather(
+    folders: Sequence[Path], device: torch.device, *, tasks: int, seed: int, quiet: bool
+) -> tuple[list[RunFacts], list[Problem]]:
+    """The facts of every run that can be shown, and what is wrong with the others, or with parts of these.
+
+    A run without an evaluation is evaluated on `tasks` unseen tasks of `seed`.
+    """
+    problems: list[Problem] = []
+    read: list[_Read] = []
+    for folder in {folder.resolve(): folder for folder in folders}.values():
+        try:
+            run = Run.open(folder)
+            read.append(_Read(run, run.load(device)))
+        except (FewsureError, OSError) as error:
+            problems.append(Problem(folder, f"left out: {error}"))
+    shown: list[tuple[_Read, dict[str, Any]]] = []
+    for one in read:  # after all of them were read, since this may take long
+        try:
+            shown.append((one, _result(one.run, device, tasks, seed, quiet)))
+        except (FewsureError, OSError) as error:
+            problems.append(Problem(one.run.folder, f"left out: {error}"))
+    runs = [one.run for one, _ in shown]
+    styles = run_styles([run.experiment.algorithm_name for run in runs], [run.folder for run in runs])
+    facts = [
+        RunFacts(
+            one.run, style, str(number), one.checkpoint, _metrics(one, problems), result, *_optional(one.run, problems)
+        )
+        for number, ((one, result), style) in enumerate(zip(shown, styles, strict=True))
+    ]
+    return facts, problems
+
+
+def _result(run: Run, device: torch.device, tasks: int, seed: int, quiet: bool) -> dict[str, Any]:
+    found = run.evaluation()
+    if found is None:
+        return evaluate_run(run, device, tasks=tasks, seed=seed, quiet=quiet)
+    try:
+        # What can be written as a table and drawn is whole.
+        evaluation_tables([found])
+        comparison_drawings("", setting(found), [OwnedResult(found, RunStyle("", "#000000"), "")])
+        if found["algorithm"] != run.experiment.algorithm_name or not found["tasks"] >= 2 or not _finite(found):
+            raise ValueError("its numbers are no evaluation's")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        path = run.folder / "evaluation.json"
+        raise FewsureError(f"{path} is damaged ({error!r}); run `fewsure evaluate {run.folder}`") from error
+    return found
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_finite, value.values()))
+    if isinstance(value, list):
+        return all(map(_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _metrics(one: _Read, problems: list[Problem]) -> list[dict[str, Any]]:
+    """The logged lines, with their names and numbers alone."""
+    run, update, planned = one.run, one.checkpoint.update, one.run.experiment.training.updates
+    if update < planned:
+        says = f"unfinished: {update:,} of {planned:,} updates are made, and its numbers are of that checkpoint"
+        problems.append(Problem(run.folder, says))
+    lines = [
+        {name: value for name, value in line.items() if isinstance(value, str) or _is_number(value)}
+        for line in run.metrics()
+    ]
+    last = lines[-1]["update"] if lines else 0
+    if last < update:
+        says = f"metrics.jsonl is missing or cut short: its lines end at update {last:,} of {update:,}"
+        problems.append(Problem(run.folder, says))
+    return lines
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _optional(run: Run, problems: list[Problem]) -> tuple[dict[str, Tensor] | None, dict[str, Any] | None]:
+    """The records of single tasks and the certificate, as far as they are there and whole."""
+    records = certificate = None
+    try:
+        records = run.evaluation_records()
+        if not {"fingerprint", "reliability"} <= records.keys():
+            records = None
+            raise FewsureError(f"evaluation.safetensors is another evaluation's; run `fewsure evaluate {run.folder}`")
+    except FewsureError as error:
+        problems.append(Problem(run.folder, f"without tests against other runs: {error}"))
+    path = run.folder / "certificate.json"
+    if path.is_file():
+        try:
+            certificate = dict(from_json(path.read_text(encoding="utf-8")))
+            certificate_lines(certificate)
+            if certificate["checkpoint"] != checkpoint_digest(run):
+                raise ValueError("it belongs to another checkpoint")
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            certificate = None
+            says = f"without its certificate: {path.name} cannot be used ({error}); run `fewsure certify {run.folder}`"
+            problems.append(Problem(run.folder, says))
+    return records, certificate

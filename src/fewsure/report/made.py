@@ -1,0 +1,89 @@
+"""How a run was made: the command that makes it again, and what it took."""
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fewsure.errors import FewsureError
+from fewsure.experiment import DEFAULT_PRESET, GROUPS, RANDOM_START, Experiment, load_preset
+from fewsure.report.facts import RunFacts
+
+
+def train_command(experiment: Experiment, out: Path) -> str | None:
+    """A command that starts the same experiment; None where there is none, since its data came from Python.
+
+    >>> from fewsure.experiment import load_preset
+    >>> train_command(load_preset("paper", "maml", "sine-line"), Path("runs/a b"))
+    "fewsure train maml --preset paper --out 'runs/a b'"
+    """
+    algorithm, data = experiment.algorithm_name, experiment.data_name
+    if data.startswith("given-") or experiment.start != RANDOM_START:
+        return None
+    base = _base(experiment)
+    if base is None:
+        return None
+    words = ["fewsure", "train", algorithm]
+    words += [] if data == "sine-line" else ["--data", data]
+    words += [] if base.preset == DEFAULT_PRESET else ["--preset", base.preset]
+    for group in GROUPS:
+        ours, theirs = getattr(experiment, group), getattr(base, group)
+        for field in dataclasses.fields(ours):
+            value = getattr(ours, field.name)
+            if field.metadata.get("option", True) and value != getattr(theirs, field.name):
+                words += _words(field.name, value)
+    return shlex.join([*words, "--out", str(out)])
+
+
+def made_how(fact: RunFacts) -> dict[str, str]:
+    """Name → what is said: command, seed, version, device, seconds, data checksum, and the bound's last estimate."""
+    run, result, last, training = fact.run, fact.result, fact.last, fact.run.experiment.training
+    evaluate = ["fewsure", "evaluate", str(run.folder), "--tasks", str(result["tasks"]), "--seed", str(result["seed"])]
+    facts = {
+        "command": train_command(run.experiment, run.folder) or "none: it was started from Python or from another run",
+        "evaluated by": shlex.join(evaluate),
+        "run folder": str(run.folder),
+        "preset": run.experiment.preset,
+        "updates": f"{fact.checkpoint.update:,} of {training.updates:,}",
+        "seed": f"{training.seed} in training, {result['seed']} in evaluation",
+        "training": f"{last['seconds']:,.0f} s on {last.get('device', '–')}, fewsure {run.version}"
+        if last
+        else "not logged",
+        "evaluation": f"{result['tasks']:,} tasks in {result['seconds']:,.1f} s on {result['device']}, "
+        f"fewsure {result['version']}",
+        "data checksum": result.get("data_checksum") or "none: the tasks are generated from the seed",
+    }
+    if {"bound", "clipped_loss", "R_i", "R_0"} <= last.keys():
+        verdict = "vacuous, since above 1" if last["bound"] >= 1 else "below 1"
+        terms = f"{last['clipped_loss']:.3g} (clipped loss) + {last['R_i']:.3g} (R_i) + {last['R_0']:.3g} (R_0)"
+        facts["estimated bound"] = f"{last['bound']:.3g} = {terms}; {verdict}; mean over the last logged updates"
+    return facts | _options(run.experiment.record())
+
+
+def _base(experiment: Experiment) -> Experiment | None:
+    """The preset that an experiment started from; a tuned one is named after it."""
+    try:
+        return load_preset(experiment.preset.split(",")[0], experiment.algorithm_name, experiment.data_name)
+    except FewsureError:
+        return None
+
+
+def _words(name: str, value: Any) -> list[str]:
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    if isinstance(value, tuple):
+        return [f"--{flag}", *map(str, value)]
+    return [f"--{flag}", "none" if value is None else str(value)]
+
+
+def _options(record: Mapping[str, Any]) -> dict[str, str]:
+    """The options of each group on one line."""
+    groups = {group: values for group, values in record.items() if isinstance(values, Mapping)}
+    return {
+        f"{group} options": ", ".join(
+            f"{name} = {value}" for name, value in values.items() if not isinstance(value, Mapping)
+        )
+        for group, values in groups.items()
+    }

@@ -1,0 +1,65 @@
+"""Tables on standard output: ruled ones in a terminal, plain text in a pipe or a file."""
+
+import sys
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from fewsure.report.tables import Table
+
+
+def print_tables(tables: Sequence[Table], *, titled: bool = False) -> None:
+    """Print tables below each other, with their titles where there are several, or where `titled` asks for them."""
+    console = Console(file=sys.stdout, highlight=False)
+    for number, table in enumerate(tables):
+        title = table.title if titled or len(tables) > 1 else ""
+        if not console.is_terminal:
+            print("\n" * (number > 0) + (f"{title}\n" if title else "") + table.text())
+            continue
+        if title:
+            console.print(Text(title, style="italic"))
+        if _width(table) <= console.width:
+            console.print(_ruled(table))
+        else:
+            for row in range(len(table.rows)):
+                console.print(_card(table, row))
+
+
+def _width(table: Table) -> int:
+    """Of the ruled table: three characters stand between two columns, where plain text has two, and one at each end."""
+    return max(map(len, table.text().splitlines())) + len(table.headers) + 1
+
+
+def _ruled(table: Table) -> RichTable:
+    """As rich draws it. Text is text: nothing in it is taken for markup."""
+    ruled = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, header in enumerate(table.headers):
+        ruled.add_column(Text(header), justify="right" if number in table.counts else "left", no_wrap=True)
+    for row in range(len(table.rows)):
+        ruled.add_row(*_cells(table, row), style=_style(table, row))
+    return ruled
+
+
+def _card(table: Table, row: int) -> RichTable:
+    """A row on its own, one line for each column: for a terminal that is narrower than the table."""
+    name, *cells = _cells(table, row)
+    card = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    card.add_column(Text(table.headers[0]))
+    card.add_column(name)
+    for header, cell in zip(table.headers[1:], cells, strict=True):
+        card.add_row(Text(header), Text(cell.plain.strip(), style=cell.style), style=_style(table, row))
+    return card
+
+
+def _cells(table: Table, row: int) -> list[Text]:
+    return [
+        Text(cell.rstrip(), style="bold" if (row, column) in table.bold else "")
+        for column, cell in enumerate(table.rows[row])
+    ]
+
+
+def _style(table: Table, row: int) -> str:
+    return "dim" if row in table.aside else ""
