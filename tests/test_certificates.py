@@ -192,7 +192,7 @@ def calibration(**changes: object) -> Calibration:
     scores = torch.rand(30, generator=torch.Generator().manual_seed(0)).double()
     facts = {"score": "probability", "way": 5, "shot": 1, "query": 15, "norm": "batch", "transductive": True}
     facts |= {"environment": "omniglot, 330 classes of its test pool", "seed": 3, "samples": 32, "noise_std": 0.0}
-    facts |= {"checkpoint": "c0ffee", "shared": {"theta": torch.arange(3.0)}}
+    facts |= {"checkpoint": "c0ffee", "draws": {"shared/theta": torch.arange(3.0)}}
     return Calibration(**({"scores": scores, "sizes": torch.tensor([10, 5, 15])} | facts | changes))  # type: ignore[arg-type]
 
 
@@ -235,8 +235,8 @@ def test_a_saved_calibration_reads_back(tmp_path: Path, way: int | None) -> None
     read = conformal.load(path)
     torch.testing.assert_close(read.scores, written.scores, rtol=0, atol=0)
     assert torch.equal(read.sizes, written.sizes)
-    assert torch.equal(read.shared["theta"], written.shared["theta"])
-    tensors = {name: getattr(written, name) for name in ("scores", "sizes", "shared")}
+    assert torch.equal(read.draws["shared/theta"], written.draws["shared/theta"])
+    tensors = {name: getattr(written, name) for name in ("scores", "sizes", "draws")}
     assert replace(read, **tensors) == replace(written, **tensors)
     assert read.threshold(0.3) == written.threshold(0.3)
 
@@ -258,7 +258,7 @@ def test_a_damaged_calibration_is_refused(tmp_path: Path) -> None:
     save_file(tensors, path)  # without its facts
     with pytest.raises(FewsureError, match="cannot be read"):
         conformal.load(path)
-    path.write_bytes(whole.replace(b'\\"format\\": 1', b'\\"format\\": 2'))
+    path.write_bytes(whole.replace(b'\\"format\\": 2', b'\\"format\\": 1'))
     with pytest.raises(FewsureError, match="of another format"):
         conformal.load(path)
 

@@ -6,6 +6,7 @@ import math
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,16 +14,19 @@ from fewsure import streams
 from fewsure.algorithms.maml import Maml
 from fewsure.bounds import theorem_2
 from fewsure.certificates import held_out, split_classes
-from fewsure.certification import calibration_of, shared_noise_of, with_coverage
+from fewsure.certification import calibration_of, draws_of, with_coverage
 from fewsure.certification.certify import Request, certify_run
-from fewsure.certification.environment import environment_of, fresh_blocks
-from fewsure.certification.predictor import Predictor, draw_shared, scores
+from fewsure.certification.environment import Unit, environment_of, fresh_blocks
+from fewsure.certification.freshness import record_data, require_fresh
+from fewsure.certification.predictor import CertifiedPredictor, new_draws, scores
 from fewsure.certification.theorem import theorem_of
 from fewsure.cli import main
-from fewsure.conformal import conformal_threshold
-from fewsure.data.classification import Features
+from fewsure.conformal import conformal_threshold, residual_scores
+from fewsure.data.classification import Features, forget_pools
 from fewsure.data.episodes import Episodes
-from fewsure.data.pools import SPLITS, restrict
+from fewsure.data.own_regression import RowTasks
+from fewsure.data.own_tasks import GivenClasses, classification_tasks, regression_tasks
+from fewsure.data.pools import SPLITS, Pool, restrict
 from fewsure.data.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.evaluation import unseen_block
@@ -118,21 +122,20 @@ def test_certified_tasks_are_of_one_half_of_the_test_classes_and_the_checks_of_b
 
 
 def test_class_disjoint_tasks_share_no_class(classification: Run) -> None:
-    environment = environment_of(classification.experiment, "new-classes", 0, CPU)
-    (block,) = fresh_blocks(classification.experiment, environment.certified, "held-out", 4, 0, CPU)
-    classes = block.facts["classes"].flatten().tolist()
+    environment = environment_of(classification.experiment, "new-tasks", 0, CPU)
+    ((_, facts),) = fresh_blocks(environment.certified, "held-out", 4, 0, CPU)
+    classes = facts["classes"].flatten().tolist()
     assert len(set(classes)) == len(classes) == 12
     assert set(environment.unseen) == {"other classes"}
-    with pytest.raises(FewsureError, match="`tasks` to be at most 4, the tasks without a class in common"):
-        list(fresh_blocks(classification.experiment, environment.certified, "held-out", 5, 0, CPU))
+    with pytest.raises(FewsureError, match="`tasks` to be at most 4, the tasks without a class or group in"):
+        list(fresh_blocks(environment.certified, "held-out", 5, 0, CPU))
 
 
 def test_the_first_tasks_do_not_depend_on_how_many_follow_and_no_other_stream_has_them(regression: Run) -> None:
     fresh = environment_of(regression.experiment, "tasks", 0, CPU).certified
 
     def first_inputs(part: str, tasks: int) -> torch.Tensor:
-        blocks = fresh_blocks(regression.experiment, fresh, part, tasks, 0, CPU)
-        return torch.cat([block.task.support.x for block in blocks])
+        return torch.cat([task.support.x for task, _ in fresh_blocks(fresh, part, tasks, 0, CPU)])
 
     assert torch.equal(first_inputs("held-out", 45)[:25], first_inputs("held-out", 25))
     certified = first_inputs("held-out", 20)
@@ -144,32 +147,28 @@ def test_the_first_tasks_do_not_depend_on_how_many_follow_and_no_other_stream_ha
 # The predictor
 
 
-def test_the_calibration_is_of_predictions_with_its_own_shared_draw(regression: Run) -> None:
-    """The scores by hand: adapt with the stored θ, predict with as many functions, residual over spread."""
+def test_the_calibration_is_of_predictions_with_its_own_draws(regression: Run) -> None:
+    """The scores by hand: adapt and predict with the stored random numbers, residual over spread."""
     certify_run(regression, CPU, Request(tasks=25, bound_samples=4))
     calibration, experiment = calibration_of(regression), regression.experiment
     assert calibration is not None
-    shared = shared_noise_of(calibration, experiment)
-    assert torch.equal(shared["theta"], draw_shared(experiment, 0)["theta"])
+    draws = draws_of(calibration, experiment)
+    for stored, drawn in zip(draws, new_draws(experiment, 0, 32), strict=True):
+        assert stored.keys() == drawn.keys()
+        assert all(torch.equal(stored[name], drawn[name]) for name in drawn)
     assert calibration.samples == 32
     assert (calibration.way, calibration.shot, calibration.query, calibration.tasks) == (None, 5, 7, 25)
 
     meta = regression.load(CPU).meta
-    block = take(
-        next(
-            iter(
-                fresh_blocks(experiment, environment_of(experiment, "tasks", 0, CPU).certified, "held-out", 25, 0, CPU)
-            )
-        ),
-        3,
-    )
-    posterior = experiment.algorithm.adapt(meta, experiment.model, block.task.support, shared | block.noise)
-    outputs = experiment.algorithm.predict(posterior, experiment.model, block.task.query.x, block.prediction_noise)
-    residual = (block.task.query.y - outputs.mean(0)).abs() / (outputs.std(0) + 0.3)
+    fresh = environment_of(experiment, "tasks", 0, CPU).certified
+    task, _ = take(next(iter(fresh_blocks(fresh, "held-out", 25, 0, CPU))), 3)
+    posterior = experiment.algorithm.adapt(meta, experiment.model, task.support, draws.shared | draws.adapt)
+    outputs = experiment.algorithm.predict(posterior, experiment.model, task.query.x, draws.predict)
+    residual = (task.query.y - outputs.mean(0)).abs() / (outputs.std(0) + 0.3)
     torch.testing.assert_close(calibration.scores[21:28].float(), residual.squeeze(-1), rtol=1e-4, atol=1e-5)
 
     lower, upper = with_coverage(calibration, experiment, outputs, shot=5, coverage=0.9)
-    inside = (lower <= block.task.query.y.squeeze(-1)) & (block.task.query.y.squeeze(-1) <= upper)
+    inside = (lower <= task.query.y.squeeze(-1)) & (task.query.y.squeeze(-1) <= upper)
     assert torch.equal(inside, calibration.scores[21:28] <= calibration.threshold(0.1))
     with pytest.raises(FewsureError, match="expected `shot` to be 5, as in the calibration tasks, but got 3"):
         with_coverage(calibration, experiment, outputs, shot=3, coverage=0.9)
@@ -181,7 +180,7 @@ def test_sets_of_classes_come_from_the_calibrated_probabilities(classification: 
     certify_run(classification, CPU, Request(tasks=40))
     calibration, experiment = calibration_of(classification), classification.experiment
     assert calibration is not None
-    assert calibration.shared == {}
+    assert calibration.draws == {}
     outputs = torch.randn(1, 12, 3, generator=torch.Generator().manual_seed(0))
     sets = with_coverage(calibration, experiment, outputs, shot=2, coverage=0.8)
     assert isinstance(sets, torch.Tensor)
@@ -195,8 +194,8 @@ def test_a_calibration_of_another_checkpoint_or_experiment_is_refused(regression
     assert calibration is not None
     other = untrained(tmp_path / "run", sine_line(latent=2))
     assert calibration_of(other) is None
-    with pytest.raises(FewsureError, match="of this experiment, whose tasks share draws of"):
-        shared_noise_of(calibration, other.experiment)
+    with pytest.raises(FewsureError, match="of this experiment, whose random numbers are"):
+        draws_of(calibration, other.experiment)
     (other.folder / "conformal.safetensors").write_bytes((regression.folder / "conformal.safetensors").read_bytes())
     with pytest.raises(FewsureError, match="belongs to another checkpoint; run `fewsure certify"):
         calibration_of(other)
@@ -215,9 +214,9 @@ def test_training_further_removes_what_was_certified(tmp_path: Path) -> None:
 
 def test_the_loss_of_a_task_is_the_clipped_error_of_the_mean_prediction(regression: Run) -> None:
     experiment = regression.experiment
-    predictor = Predictor(experiment, regression.load(CPU).meta, draw_shared(experiment, 0))
+    predictor = CertifiedPredictor(experiment, regression.load(CPU).meta, new_draws(experiment, 0, 32))
     fresh = environment_of(experiment, "tasks", 0, CPU).certified
-    records = predictor.records(fresh_blocks(experiment, fresh, "held-out", 30, 0, CPU), lambda done: None)
+    records = predictor.records(fresh_blocks(fresh, "held-out", 30, 0, CPU), lambda done: None)
     by_hand = (records["mean"] - records["y"]).square().clamp(max=1).double().mean(1)
     torch.testing.assert_close(records["loss"], by_hand)
     assert 0 < float(by_hand.min()) < float(by_hand.max()) <= 1
@@ -320,9 +319,10 @@ def test_the_command_prints_one_table_or_one_object(regression: Run, capsys: pyt
     arguments = ["certify", str(regression.folder), "--tasks", "12", "--bound-samples", "5", "--device", "cpu"]
     assert main([*arguments, "--verify", "6", "--json"]) == 0
     printed = capsys.readouterr()
-    assert printed.err == ""
+    assert printed.err == "fewsure: checkpoint at 0 of 10,000 updates\n"
     record = json.loads(printed.out)
     assert json.loads((regression.folder / "certificate.json").read_text()) == record
+    assert (record["updates"], record["planned_updates"]) == (0, 10_000)
     assert set(record) >= {"environment", "assumed", "seed", "version", "device", "seconds", "checkpoint", "loss"}
     assert main(arguments) == 0
     table = capsys.readouterr().out
@@ -356,7 +356,7 @@ def test_results_and_page_hold_the_last_certificate_of_each_run(
         (["--verify", "1"], "expected `verify` to be 0, or at least 2 tasks"),
         (["--bound-samples", "1"], "expected `bound_samples` to be at least 4"),
         (["--method", "hope"], "invalid choice: 'hope'"),
-        (["--unit", "new-classes"], "sine-line has no classes, so expected `unit` to be tasks"),
+        (["--unit", "new-tasks"], "every draw of sine-line is a new task, so expected `unit` to be tasks"),
         (["--page", "page.md"], "expected --page together with --results"),
         (["--results", "r.json", "--page", "page.md"], "expected page.md to be a page with the lines"),
     ],
@@ -395,19 +395,197 @@ def test_classes_of_training_are_refused(tmp_path: Path) -> None:
     assert files(run.folder) == before
 
 
-def test_classes_of_validation_are_refused_if_the_run_was_trained_on_them(tmp_path: Path) -> None:
-    experiment = blobs(tmp_path / "blobs", train_on_validation=True)
+def test_classes_of_validation_are_refused_whatever_they_were_used_for(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", blobs(tmp_path / "blobs"))
     shutil.copy(tmp_path / "blobs" / "test.npz", tmp_path / "blobs" / "validation.npz")
-    with pytest.raises(FewsureError, match=r"24 of 24 were classes of training \(validation\)"):
-        environment_of(experiment, "tasks", 0, CPU)
+    with pytest.raises(FewsureError, match="24 of 24 were classes of validation"):
+        certify_run(run, CPU, Request(tasks=4))
+
+
+def test_what_a_run_was_trained_on_is_recorded_and_refused_though_the_data_has_changed(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", blobs(tmp_path / "blobs"))
+    record_data(run)
+    recorded = json.loads((run.folder / "data.json").read_text())
+    assert len(recorded["splits"]["train"]["ids"]) == 24
+    assert "train 03" not in (run.folder / "data.json").read_text()
+    require_fresh(run, run.experiment)
+    shutil.move(tmp_path / "blobs" / "test.npz", tmp_path / "blobs" / "other.npz")
+    shutil.move(tmp_path / "blobs" / "train.npz", tmp_path / "blobs" / "test.npz")
+    shutil.move(tmp_path / "blobs" / "other.npz", tmp_path / "blobs" / "train.npz")
+    with pytest.raises(
+        FewsureError, match=r"24 of 24 were classes of training, for instance 'train 00'; a certificate"
+    ):
+        require_fresh(run, run.experiment)
+    (tmp_path / "blobs" / "train.npz").unlink()
+    with pytest.raises(FewsureError, match="24 of 24 were classes of training"):
+        require_fresh(run, run.experiment)
+    (run.folder / "data.json").unlink()
+    forget_pools()
+    with pytest.raises(FewsureError, match=r"the training data of .* is not there, so that nothing shows which"):
+        require_fresh(run, run.experiment)
+    (run.folder / "data.json").write_text("{")
+    with pytest.raises(FewsureError, match="nothing shows which tasks are fresh; train the run anew"):
+        require_fresh(run, run.experiment)
+
+
+def test_streams_of_training_are_refused(regression: Run, tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", sine_line())
+    record_data(run)
+    recorded = json.loads((run.folder / "data.json").read_text())
+    assert recorded["splits"] == {}
+    require_fresh(run, run.experiment)
+    (run.folder / "data.json").write_text(json.dumps(recorded | {"streams": ["train", "certify"]}))
+    with pytest.raises(FewsureError, match="1 of 1 were random streams of training, for instance 'certify'"):
+        require_fresh(run, run.experiment)
 
 
 def test_a_pool_that_is_too_small_for_two_halves_is_refused(tmp_path: Path) -> None:
     experiment = blobs(tmp_path / "blobs", way=13)
     with pytest.raises(FewsureError, match=r"halves of at least 13 \(way\), but there are 24"):
         environment_of(experiment, "tasks", 0, CPU)
-    with pytest.raises(FewsureError, match="of one group, so expected `unit` to be tasks"):
-        environment_of(blobs(tmp_path / "more", within_group=True), "new-classes", 0, CPU)
+    with pytest.raises(FewsureError, match=r"at least 2 of them for a certificate about new tasks, but there is 1"):
+        environment_of(blobs(tmp_path / "blobs", way=12), "new-tasks", 0, CPU)
+    with pytest.raises(FewsureError, match=r"groups with at least 3 classes \(way\) into halves, but there is 1"):
+        environment_of(blobs(tmp_path / "blobs", within_group=True), "tasks", 0, CPU)
+
+
+# Tasks within groups, and groups of rows
+
+
+def grouped(groups: int = 9, kinds: int = 3, each: int = 6) -> GivenClasses:
+    """Tasks whose classes are their own; the first has one class less than a task takes."""
+    random = np.random.default_rng(0)
+    made = []
+    for number in range(groups):
+        labels = np.repeat(np.arange(kinds - (number == 0)), each)
+        made.append((random.normal(size=(len(labels), 2)) + labels[:, None], labels.tolist()))
+    return classification_tasks(made, way=kinds, shot=2, query=3, shares=(0.2, 0.2, 0.6))
+
+
+@pytest.mark.parametrize("unit", ["tasks", "new-tasks"])
+def test_where_tasks_are_of_one_group_groups_are_split(unit: Unit) -> None:
+    data = grouped(groups=20)
+    experiment = Experiment(Maml(), data, MlpOptions((4,)), Training(tasks=2), preset="test")
+    environment = environment_of(experiment, unit, 0, CPU)
+    pool = data.pool("test")
+    large = {group for group in pool.groups if pool.groups.count(group) >= 3}
+    halves = []
+    for fresh in (environment.certified, environment.unseen["other groups"]):
+        assert isinstance(fresh.sampler, Episodes)
+        part = fresh.sampler.pool
+        halves.append(set(part.groups))
+        assert set(part.classes) == {
+            name for name, group in zip(pool.classes, pool.groups, strict=True) if group in halves[-1]
+        }
+        made = (
+            f"{len(halves[-1])} of {len(set(pool.groups))} groups, {len(part.classes)} of {len(pool.classes)} classes"
+        )
+        assert made in fresh.description
+    assert halves[0].isdisjoint(halves[1])
+    assert halves[0] | halves[1] == large
+    tasks = environment.certified.available if unit == "new-tasks" else 30
+    assert tasks == (len(halves[0]) if unit == "new-tasks" else 30)
+    found = []
+    for _, facts in fresh_blocks(environment.certified, "held-out", tasks, 0, CPU):
+        assert isinstance(environment.certified.sampler, Episodes)
+        groups = environment.certified.sampler.pool.groups
+        for row in facts["classes"].tolist():
+            (group,) = {groups[number] for number in row}
+            found.append(group)
+            assert len(set(row)) == 3
+    assert unit == "tasks" or sorted(found) == sorted(halves[0])
+
+
+def lines(groups: int, rows: int = 12) -> list[tuple[np.ndarray, np.ndarray]]:
+    random = np.random.default_rng(1)
+    return [
+        (x := random.normal(size=(rows, 1)), random.normal() * x[:, 0] + 0.1 * random.normal(size=rows))
+        for _ in range(groups)
+    ]
+
+
+def on_lines(tasks: list[tuple[np.ndarray, np.ndarray]]) -> Experiment:
+    data = regression_tasks(tasks, shot=3, query=6, noise_std=0.1, shares=(0.4, 0.1, 0.5))
+    return Experiment(Maml(inner_lr=0.1), data, MlpOptions((4,)), Training(tasks=2), preset="test")
+
+
+def test_rows_of_a_users_own_are_certified_with_each_group_once(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", on_lines(lines(40)))
+    record = certify_run(run, CPU, Request())
+    assert (record["unit"], record["held_out"]["tasks"]) == ("new-tasks", 20)
+    assert "the 20 tasks of its test split, each once, 3-shot, 6 query points" in record["environment"]
+    (left_out,) = record["conformal"]["measured"]
+    assert (left_out["on"], left_out["tasks"]) == ("each left out", 20)
+    assert left_out["coverage"] >= 0.9 - 4 * left_out["error"]
+    assert "20 tasks, each left out in turn" in certificate_table(record)
+    environment = environment_of(run.experiment, "new-tasks", 0, CPU)
+    numbers = torch.cat([facts["task"] for _, facts in fresh_blocks(environment.certified, "held-out", 20, 0, CPU)])
+    assert sorted(numbers.tolist()) == list(range(20))
+    with pytest.raises(FewsureError, match="`verify` to be 0, since there are no tasks beside the certified ones"):
+        certify_run(run, CPU, Request(verify=10))
+    with pytest.raises(FewsureError, match="`tasks` to be at most 20"):
+        certify_run(run, CPU, Request(tasks=1000))
+    drawn = certify_run(run, CPU, Request(tasks=60, unit="tasks"))
+    assert (drawn["unit"], drawn["held_out"]["tasks"]) == ("tasks", 60)
+    assert "new draws from the 20 tasks" in drawn["environment"]
+
+
+def test_too_few_groups_give_intervals_without_ends_and_say_so(tmp_path: Path) -> None:
+    record = certify_run(untrained(tmp_path / "run", on_lines(lines(12))), CPU, Request())
+    assert record["held_out"]["tasks"] == 6
+    assert record["conformal"]["threshold"] is None
+    assert record["conformal"]["vacuous"]
+    said = "it needs 9 that are independent of each other, so intervals have no ends; hold out more, or choose a larger"
+    assert said in certificate_table(record)
+
+
+def test_tasks_given_in_python_are_known_by_their_examples(tmp_path: Path) -> None:
+    tasks = lines(40)
+    run = untrained(tmp_path / "run", on_lines(tasks))
+    record_data(run)
+    require_fresh(run, run.experiment)
+    moved = on_lines([(x[::-1].copy(), y[::-1].copy()) for x, y in tasks[7:] + tasks[:7]]).data
+    again = dataclasses.replace(run.experiment, data=dataclasses.replace(run.experiment.data, source=moved.source))  # type: ignore[attr-defined,type-var]
+    with pytest.raises(FewsureError, match=r"\d+ of 20 were tasks of training"):
+        require_fresh(run, again)
+
+
+def test_coverage_of_new_groups_needs_each_group_once() -> None:
+    """Groups differ by an offset, the predictor is the mean of 3 support rows: its error depends on the group's noise.
+
+    A threshold of one task from each of 19 groups covers a new group's point with probability 0.9. One of 400 draws
+    from the same 4 groups does not: they are 4 groups, however often they are drawn from.
+    """
+    repetitions, groups, rows, alpha = 400, 19, 12, 0.1
+    covered = {"new-tasks": 0.0, "tasks": 0.0}
+    generator = streams.generator(0, "groups")
+    for _ in range(repetitions):
+        width = torch.randn(groups + 1, 1, generator=generator).mul(1.5).exp()
+        y = torch.randn(groups + 1, 1, generator=generator) + width * torch.randn(groups + 1, rows, generator=generator)
+        pool = Pool(
+            torch.stack([torch.zeros_like(y), y], -1).flatten(0, 1),
+            torch.arange(groups + 2) * rows,
+            tuple(f"{number:02}" for number in range(groups + 1)),
+            ("",) * (groups + 1),
+            "",
+        )
+        sampler = RowTasks(pool, shot=3, query=6)
+
+        def scores_of(which: torch.Tensor, sampler: RowTasks = sampler) -> torch.Tensor:
+            task, _ = sampler.sample_of(which, generator)
+            y = task.query.y.squeeze(-1)
+            return residual_scores(task.support.y.mean(1).expand_as(y), y)
+
+        new = scores_of(torch.tensor([groups]))  # the group that no threshold has seen
+        few = torch.randint(4, (400,), generator=generator)
+        for unit, which in {"new-tasks": torch.arange(groups), "tasks": few}.items():
+            found = scores_of(which)
+            threshold = conformal_threshold(found.flatten(), torch.full((len(found),), 6), alpha)
+            covered[unit] += float((new <= threshold).double().mean()) / repetitions
+    error = 0.3 / repetitions**0.5  # at most, since a coverage in [0, 1] with mean 0.9 has standard deviation ≤ 0.3
+    assert covered["new-tasks"] >= 1 - alpha - 3 * error
+    assert covered["new-tasks"] <= 1 - alpha + 1 / (groups + 1) + 3 * error
+    assert covered["tasks"] < 1 - alpha - 3 * error
 
 
 # The committed certificates of two trained runs

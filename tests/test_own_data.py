@@ -152,6 +152,12 @@ def test_images_of_any_size_are_resized_and_divided_by_class(photos: Path) -> No
     assert Images(folder=str(photos), image_size=20, grey=True).pool("test").examples.shape == (10, 1, 20, 20)
 
 
+def test_every_size_of_images_is_decoded_once(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for size in (16, 20, 16):
+        Images(folder=str(photos), image_size=size).pool("test")
+    assert capsys.readouterr().err.count("decoding images") == 2
+
+
 def test_split_folders_are_honoured_and_must_not_share_classes(photos: Path, tmp_path: Path) -> None:
     divided = tmp_path / "divided"
     for number, folder in enumerate(sorted(photos.iterdir())):
@@ -317,7 +323,11 @@ WRONG_TABLES = {
     "an unknown column": (CSV, {"target": "z"}, "expected `target` to be one of group, x, y, but got 'z'"),
     "no task column": (CSV, {"task_column": ""}, "expected `task_column` to name a column of .*, one of group, x, y"),
     "text among numbers": (CSV.replace("g3,13,", "g3,many,"), {}, "numbers in column `x`, but row 14 has 'many'"),
-    "an empty cell": (CSV.replace("g3,13,", "g3,,"), {}, "column `x`, but row 14 is empty; fill it in, leave the row"),
+    "an empty cell": (
+        CSV.replace("g3,13,", "g3,,"),
+        {},
+        "column `x`, but row 14 is empty; fill it in, or leave the row out, or name",
+    ),
     "NaN": (CSV.replace("g3,13,", "g3,nan,"), {}, "column `x`, but row 14 has 'nan'"),
     "a row too short": (
         CSV.replace("g3,13,1", "g3,13"),

@@ -156,17 +156,26 @@ def test_coverage_says_how_to_get_it_and_then_gives_intervals(
     assert f"run `fewsure certify {numbers / 'run'}` once" in error
     assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-    certify_run(Run.open(numbers / "run"), torch.device("cpu"), Request(tasks=30, bound_samples=4), quiet=True)
+    certify_run(
+        Run.open(numbers / "run"), torch.device("cpu"), Request(tasks=30, bound_samples=4, unit="tasks"), quiet=True
+    )
     for record in printed(predict(numbers, "--coverage", "0.9", "--json"), capsys):
         assert record["lower"] < record["mean"] < record["upper"]
+    assert main(predict(numbers, "--coverage", "0.9")) == 0
+    said = "fewsure: coverage 0.9 is that of a new task like table, new draws from the 4 tasks of its test split"
+    assert capsys.readouterr().err.startswith(said)
     # 30 calibration tasks cannot promise 99 %: the interval is the whole line, which JSON has no number for.
     for record in printed(predict(numbers, "--coverage", "0.99", "--json"), capsys):
         assert record["lower"] is None
         assert record["upper"] is None
+    assert main(predict(numbers, "--coverage", "0.99")) == 0
+    assert "30 calibration tasks are too few for coverage 0.99: intervals have no ends\n" in capsys.readouterr().err
 
 
 def test_classes_have_sets_with_coverage(classes: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    certify_run(Run.open(classes / "run"), torch.device("cpu"), Request(tasks=30, bound_samples=4), quiet=True)
+    certify_run(
+        Run.open(classes / "run"), torch.device("cpu"), Request(tasks=30, bound_samples=4, unit="tasks"), quiet=True
+    )
     for record in printed(predict(classes, "--coverage", "0.9", "--json"), capsys):
         assert set(record["set"]) <= {"left", "right"}
     assert {line["set"] for line in printed(predict(classes, "--coverage", "0.99"), capsys)} == {"left|right"}
@@ -184,7 +193,7 @@ WRONG = {
     ),
     "no target": (
         ["--support", "{numbers}/query.csv", "--query", "{numbers}/query.csv"],
-        "expected `target` to be one of a, b",
+        "expected a column `y` with the support set's numbers, but it has a, b; name it with --target",
     ),
     "a folder": (
         ["--support", "{images}/support", "--query", "{numbers}/query.csv"],
@@ -207,6 +216,18 @@ WRONG = {
         ],
         "expected `coverage` to be a probability in (0, 1), but got 90.0",
     ),
+    "no folder for the output": (
+        ["--support", "{numbers}/support.csv", "--query", "{numbers}/query.csv", "--out", "nowhere/p.csv"],
+        "expected --out to be a file in a folder that is there, but nowhere is not; make it",
+    ),
+    "no number": (
+        ["--support", "{numbers}/support.csv", "--query", "{numbers}/text.csv"],
+        "text.csv: expected numbers in column `a`, but row 2 has 'high'; fill it in, or leave the row out\n",
+    ),
+    "no image": (
+        ["--support", "{images}/support", "--query", "{images}/query/broken.png", "--run", "images"],
+        "query/broken.png to be a PNG or JPEG image, but it cannot be decoded (it is another kind of file)\n",
+    ),
     "a flat support folder": (
         ["--support", "{images}/query", "--query", "{images}/query", "--run", "images"],
         "a folder with a folder of PNG or JPEG images for each class, but",
@@ -225,14 +246,15 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(
     arguments, message = WRONG[case]
     folders = {"numbers": numbers, "classes": classes, "images": images}
     (images / "empty").mkdir(exist_ok=True)
+    (numbers / "text.csv").write_text("a,b\n1,2\nhigh,2\n")
+    if case == "no image":
+        (images / "query" / "broken.png").write_text("hello")
     runs = {"numbers": numbers / "run", "classes": classes / "run", "images": images / "instance"}
     given = [argument.format(**folders) for argument in arguments]
     run = runs["numbers"]
     if "--run" in given:
         run = runs[given.pop()]
         given.remove("--run")
-    if case == "too much coverage":
-        certify_run(Run.open(run), torch.device("cpu"), Request(tasks=30, bound_samples=4), quiet=True)
     capsys.readouterr()
     assert main(["predict", str(run), *given, "--device", "cpu"]) == 2
     error = capsys.readouterr().err

@@ -6,7 +6,7 @@ and so holds for every method. What "a new task" means is the unit of the statem
 | unit | tasks are independent draws of | so the statement is about |
 |---|---|---|
 | `tasks` | the task sampler over a fixed pool of classes | a new task of the same sampler and pool |
-| `new-classes` | classes, no class in two tasks | new classes, if the pool is a random sample of all classes |
+| `new-tasks` | classes or groups, none in two tasks | new classes or groups, if the pool is a random sample of all |
 """
 
 import hashlib

@@ -31,10 +31,11 @@ from torch import Tensor
 from fewsure.concentration import require_share
 from fewsure.errors import FewsureError, require
 from fewsure.files import write_atomically
+from fewsure.records import from_json
 
-FORMAT = 1
-SHARED = "shared/"
-"""What the names of shared draws start with in a file."""
+FORMAT = 2
+DRAWS = "draws/"
+"""What the names of the predictor's random numbers start with in a file."""
 FACTS: dict[str, type] = {
     "score": str,
     "way": int,
@@ -83,8 +84,8 @@ def residual_scores(
     return residual if spread is None else residual / _positive(spread)
 
 
-def prediction_sets(probabilities: Float[Tensor, "*N C"], threshold: float) -> Bool[Tensor, "*N C"]:
-    """Which labels belong to each set: those with 1 − p ≤ threshold.
+def prediction_sets(probabilities: Float[Tensor, "*N C"], threshold: float | Tensor) -> Bool[Tensor, "*N C"]:
+    """Which labels belong to each set: those with 1 − p ≤ threshold, a number or a tensor that broadcasts.
 
     >>> prediction_sets(torch.tensor([[0.7, 0.2, 0.1]]), threshold=0.85)
     tensor([[ True,  True, False]])
@@ -93,9 +94,9 @@ def prediction_sets(probabilities: Float[Tensor, "*N C"], threshold: float) -> B
 
 
 def prediction_intervals(
-    mean: Float[Tensor, "*N"], threshold: float, spread: Float[Tensor, "*N"] | None = None
+    mean: Float[Tensor, "*N"], threshold: float | Tensor, spread: Float[Tensor, "*N"] | None = None
 ) -> tuple[Float[Tensor, "*N"], Float[Tensor, "*N"]]:
-    """(lower, upper) = mean ∓ threshold · spread, in double precision.
+    """(lower, upper) = mean ∓ threshold · spread, in double precision; a threshold may be a tensor that broadcasts.
 
     >>> prediction_intervals(torch.tensor([1.0]), threshold=4.0, spread=torch.tensor([0.5]))
     (tensor([-1.], dtype=torch.float64), tensor([3.], dtype=torch.float64))
@@ -169,9 +170,9 @@ class Calibration:
     """Functions that were asked for from each task's posterior; the scores depend on their number."""
     checkpoint: str
     """SHA-256 (hex) of the checkpoint that was calibrated."""
-    shared: Mapping[str, Tensor]
-    """The draws that all tasks share (θ), by name: they belong to the predictor. They are stored, since another device
-    or version may draw other numbers from the seed."""
+    draws: Mapping[str, Tensor]
+    """The random numbers of the predictor, the same for every task, by name. They are stored, since another device or
+    version may draw other numbers from the seed."""
 
     def __post_init__(self) -> None:
         require(self.score in SCORES, "score", f"one of {', '.join(SCORES)}", self.score)
@@ -237,7 +238,7 @@ def save(path: Path, calibration: Calibration) -> None:
         "scores": calibration.scores.double().cpu().contiguous(),
         "weights": calibration.weights.cpu().contiguous(),
         "sizes": calibration.sizes.long().cpu().contiguous(),
-        **{f"{SHARED}{name}": draw.cpu().contiguous() for name, draw in calibration.shared.items()},
+        **{f"{DRAWS}{name}": draw.cpu().contiguous() for name, draw in calibration.draws.items()},
     }
     write_atomically(path, to_bytes(tensors, metadata={"calibration": json.dumps({"format": FORMAT} | facts)}))
 
@@ -248,10 +249,10 @@ def load(path: Path) -> Calibration:
         raise FewsureError(f"{path} is not there; make it with `fewsure certify`")
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {})["calibration"])
+            facts = from_json((file.metadata() or {})["calibration"])
             tensors = {name: file.get_tensor(name) for name in ("scores", "weights", "sizes")}
-            names = (name for name in file.keys() if name.startswith(SHARED))  # noqa: SIM118 (it is no mapping)
-            shared = {name.removeprefix(SHARED): file.get_tensor(name) for name in names}
+            names = (name for name in file.keys() if name.startswith(DRAWS))  # noqa: SIM118 (it is no mapping)
+            draws = {name.removeprefix(DRAWS): file.get_tensor(name) for name in names}
         if facts.pop("format") != FORMAT:
             raise ValueError("of another format")
         kinds = FACTS | {"way": int if facts["way"] is not None else type(None)}
@@ -259,7 +260,7 @@ def load(path: Path) -> Calibration:
             raise ValueError("with other facts than a calibration has")
         if [tensor.dtype for tensor in tensors.values()] != [torch.float64, torch.float64, torch.int64]:
             raise ValueError("with numbers of another type")
-        calibration = Calibration(tensors["scores"], tensors["sizes"], **facts, shared=shared)
+        calibration = Calibration(tensors["scores"], tensors["sizes"], **facts, draws=draws)
         if not torch.equal(calibration.weights, tensors["weights"]):
             raise ValueError("with weights that are not its tasks'")
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, FewsureError) as error:

@@ -12,6 +12,7 @@ from fewsure.evaluation import BLOCK, score_blocks, shared_noise, unseen_block
 from fewsure.experiment import Experiment
 from fewsure.metrics.scores import mixture_nll
 from fewsure.scoring import Predict
+from fewsure.training.distributed import any_of
 from fewsure.training.runs import Run
 from fewsure.types import Facts, Noise, Parts, Task
 
@@ -27,10 +28,20 @@ def with_noise_level(run: Run, device: torch.device) -> Experiment:
     if not isinstance(data, OwnRegression) or data.noise_std is not None:
         return experiment
     noise_std = run.noise_std()
-    if noise_std is None:
+    if any_of(noise_std is None):  # all processes must do the same
         noise_std = learn_noise(experiment, run.load(device).meta, device)
         run.save_noise_std(noise_std)
     return dataclasses.replace(experiment, data=dataclasses.replace(data, noise_std=noise_std))
+
+
+def with_learned_noise(experiment: Experiment, meta: Parts, device: torch.device) -> Experiment:
+    """The experiment with the level of noise that these meta-parameters leave, where it is not given."""
+    data = experiment.data
+    if not isinstance(data, OwnRegression) or data.noise_std is not None:
+        return experiment
+    return dataclasses.replace(
+        experiment, data=dataclasses.replace(data, noise_std=learn_noise(experiment, meta, device))
+    )
 
 
 def learn_noise(experiment: Experiment, meta: Parts, device: torch.device) -> float:

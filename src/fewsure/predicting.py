@@ -2,9 +2,7 @@
 
 import csv
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -20,15 +18,18 @@ from fewsure.data.scale import Scale
 from fewsure.data.table_files import Columns, read_blocks, read_table
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment
+from fewsure.files import writing
 from fewsure.learner.adapted import Adapted
 from fewsure.learner.inputs import scale_of
 from fewsure.learner.prediction import ClassPrediction, ValuePrediction
+from fewsure.records import finite
 
 Array = NDArray[Any]
 Record = dict[str, Any]
 LOW, HIGH = 0.05, 0.95
 """The quantiles that are printed where no coverage was asked for."""
 USUAL_TARGETS = {"regression": "y", "classification": "label"}
+_TARGETS = {"regression": "numbers", "classification": "labels"}
 
 
 class Points(NamedTuple):
@@ -60,6 +61,11 @@ class Files:
         if self._reads_images:
             return self._support_images(path)
         table = read_table(self._required_file(path, "support"))
+        if self._target not in table.names:
+            raise FewsureError(
+                f"{table.where}: expected a column `{self._target}` with the support set's {_TARGETS[self._kind]}, but "
+                f"it has {', '.join(table.names)}; name it with --target"
+            )
         y: Array = (
             table.numbers(self._target, "target")
             if self._kind == "regression"
@@ -171,7 +177,7 @@ def write_records(records: Iterable[Record], file: IO[str], *, as_json: bool) ->
     writer: Any = None
     for record in records:
         if as_json:
-            file.write(("[" if count == 0 else ",\n ") + json.dumps(_finite(record)))
+            file.write(("[" if count == 0 else ",\n ") + json.dumps(finite(record)))
         else:
             flat = _flat(record)
             if writer is None:
@@ -186,25 +192,13 @@ def write_records(records: Iterable[Record], file: IO[str], *, as_json: bool) ->
 
 def write_file(records: Iterable[Record], path: Path, *, as_json: bool) -> int:
     """The same into a file, which is whole or not there."""
-    beside = path.with_name(f".{path.name}.partial")
-    try:
-        with beside.open("w", encoding="utf-8", newline="") as file:
-            count = write_records(records, file, as_json=as_json)
-        beside.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            beside.unlink()
-    return count
+    if not path.parent.is_dir():
+        raise FewsureError(f"expected --out to be a file in a folder that is there, but {path.parent} is not; make it")
+    with writing(path) as file:
+        return write_records(records, file, as_json=as_json)
 
 
 def _flat(record: Record) -> Record:
     flat = {name: value for name, value in record.items() if name not in ("probabilities", "set")}
     flat |= {f"p({label})": value for label, value in record.get("probabilities", {}).items()}
     return flat | ({"set": "|".join(map(str, record["set"]))} if "set" in record else {})
-
-
-def _finite(record: Record) -> Record:
-    """JSON has no infinity: an interval that is the whole line has null ends."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in record.items()
-    }

@@ -189,6 +189,12 @@ class Simpa:
             low_rank=rank < full,
         )
 
+    def start(self, meta: Parts, model: Model, noise: Noise) -> Params:
+        """λ before the first step: θ ~ N(μ_θ, σ₀ I). Its noise is shared by all tasks, and so is θ."""
+        family = self.posterior(model)
+        shift, std = unflatten(family.generator, noise["theta"]), self.sigma_0**0.5
+        return family.start({name: torch.add(mean, shift[name], alpha=std) for name, mean in meta["generator"].items()})
+
     def critic(self, model: Model) -> Mlp:
         """φ: the weights of a base network → a number."""
         return Mlp((weight_count(model.network), *self.critic_hidden, 1))
@@ -208,10 +214,7 @@ class Simpa:
         def negative_estimate(critic: Params, samples: Tensor, step: int) -> Tensor:
             return -self._critic_estimate(samples, critic, model, noise, step)
 
-        # θ ~ N(μ_θ, σ₀ I): its noise is shared by a meta-batch, and so is θ.
-        shift, std = unflatten(family.generator, noise["theta"]), self.sigma_0**0.5
-        theta = {name: torch.add(mean, shift[name], alpha=std) for name, mean in meta["generator"].items()}
-        generator = family.start(theta)  # λ ← θ
+        generator = self.start(meta, model, noise)  # λ ← θ
         critic = self.critic(model).aligned(meta["critic"]) if self.uses_critic else {}  # ω ← ω₀
         for step in range(self.inner_steps):
             means, descend_to = family.generate(generator, noise["z"][step], first_order=self.first_order)

@@ -16,29 +16,33 @@ from torch import Tensor
 
 from fewsure import conformal
 from fewsure.certificates import held_out
-from fewsure.certification.environment import ASSUMED, FreshTasks, Unit, environment_of, fresh_blocks
+from fewsure.certification.environment import ASSUMED, FreshTasks, Unit, environment_of, fresh_blocks, unit_of
+from fewsure.certification.freshness import require_fresh
 from fewsure.certification.predictor import (
     CALIBRATION,
     LOSSES,
-    Predictor,
+    CertifiedPredictor,
     checkpoint_digest,
-    draw_shared,
     measure,
+    new_draws,
     noise_std_of,
     norm_of,
     scores,
+    thresholds_without,
 )
 from fewsure.certification.theorem import no_bound, theorem_of
 from fewsure.concentration import Method, require_share
 from fewsure.conformal import Calibration
 from fewsure.devices import device_name
-from fewsure.errors import Diverged, require
+from fewsure.errors import Diverged, FewsureError, require
 from fewsure.evaluation import SAMPLES
 from fewsure.files import write_atomically
 from fewsure.metrics.summary import mean_over_tasks
 from fewsure.noise import with_noise_level
 from fewsure.progress import ProgressLine
-from fewsure.training.runs import Run
+from fewsure.records import finite
+from fewsure.training.distributed import is_first
+from fewsure.training.runs import RESULT_FORMAT, Run
 from fewsure.version import __version__
 
 TASKS = 1000
@@ -56,7 +60,8 @@ class Request:
     delta: float = 0.05
     alpha: float = 0.1
     method: Method = "betting"
-    unit: Unit = "tasks"
+    unit: Unit | None = None
+    """None for `new-tasks` of a user's own data, and `tasks` elsewhere."""
     bound_samples: int = 200
     """Draws behind Theorem 2."""
     verify: int = 0
@@ -78,17 +83,25 @@ def certify_run(run: Run, device: torch.device, request: Request, *, quiet: bool
     Nothing is written unless all of it worked. Numbers that are not finite are null.
     """
     start = time.perf_counter()
+    quiet = quiet or not is_first()
     digest = checkpoint_digest(run)  # before it is read: if training replaces it meanwhile, the calibration is refused
-    experiment, meta = with_noise_level(run, device), run.load(device).meta
-    environment = environment_of(experiment, request.unit, request.seed, device)
-    predictor = Predictor(experiment, meta, draw_shared(experiment, request.seed))
+    experiment, checkpoint = with_noise_level(run, device), run.load(device)
+    require_fresh(run, experiment)
+    unit = unit_of(experiment.data, request.unit)
+    environment = environment_of(experiment, unit, request.seed, device)
+    predictor = CertifiedPredictor(experiment, checkpoint.meta, new_draws(experiment, request.seed, SAMPLES))
 
     def records(fresh: FreshTasks, part: str, tasks: int) -> Records:
-        blocks = fresh_blocks(experiment, fresh, part, tasks, request.seed, device)
+        blocks = fresh_blocks(fresh, part, tasks, request.seed, device)
         with ProgressLine(f"certifying {experiment.algorithm_name}, {part}", quiet=quiet) as line:
             return predictor.records(blocks, lambda done: line.show(done, tasks, "tasks"))
 
-    certified, unseen = environment.certified, environment.unseen
+    certified = environment.certified
+    unseen = {name: fresh for name, fresh in environment.unseen.items() if _at_most(2, fresh) == 2}
+    if request.verify and not unseen:
+        raise FewsureError(
+            "expected `verify` to be 0, since there are no tasks beside the certified ones; leave it out"
+        )
     tasks = request.tasks or _at_most(TASKS, certified)
     found = records(certified, "held-out", tasks)
     calibration = _calibration(predictor, found, certified.description, digest, request.seed)
@@ -96,12 +109,13 @@ def certify_run(run: Run, device: torch.device, request: Request, *, quiet: bool
         sets: dict[str, Any] = {"reason": f"no sets: adaptation diverged on {_diverged(found)} of {tasks} tasks"}
     else:
         measured = {name: records(fresh, name, _at_most(tasks, fresh)) for name, fresh in unseen.items()}
-        sets = _coverage(calibration, request.alpha, measured)
+        sets = _coverage(calibration, request.alpha, found, measured)
     record: dict[str, Any] = {
-        **_names(run),
+        "format": RESULT_FORMAT,
+        **_names(run, checkpoint.update),
         "environment": certified.description,
-        "unit": request.unit,
-        "assumed": ASSUMED[request.unit],
+        "unit": unit,
+        "assumed": ASSUMED[unit],
         "loss": LOSSES[experiment.model.kind],
         "held_out": held_out(found["loss"], request.delta, request.method).record() | {"diverged": _diverged(found)},
         "conformal": sets,
@@ -117,17 +131,18 @@ def certify_run(run: Run, device: torch.device, request: Request, *, quiet: bool
         name, fresh = next(iter(unseen.items()))
         losses = records(fresh, "verify", _at_most(request.verify, fresh))["loss"]
         record["measured"] = {**mean_over_tasks(losses), "tasks": len(losses), "on": name}
-    record = _finite_members(record | {"seconds": round(time.perf_counter() - start, 3)})
-    if calibration is None:
-        (run.folder / CALIBRATION).unlink(missing_ok=True)
-    else:
-        conformal.save(run.folder / CALIBRATION, calibration)
-    write_atomically(run.folder / "certificate.json", json.dumps(record, indent=1) + "\n")
+    record = finite(record | {"seconds": round(time.perf_counter() - start, 3)})
+    if is_first():
+        if calibration is None:
+            (run.folder / CALIBRATION).unlink(missing_ok=True)
+        else:
+            conformal.save(run.folder / CALIBRATION, calibration)
+        write_atomically(run.folder / "certificate.json", json.dumps(record, indent=1) + "\n")
     return record
 
 
 def _calibration(
-    predictor: Predictor, records: Records, environment: str, checkpoint: str, seed: int
+    predictor: CertifiedPredictor, records: Records, environment: str, checkpoint: str, seed: int
 ) -> Calibration | None:
     """The scores of recorded tasks; None if one of them diverged, since its scores are no numbers."""
     if _diverged(records):
@@ -149,14 +164,27 @@ def _calibration(
         noise_std=noise_std_of(experiment),
         samples=SAMPLES,
         checkpoint=checkpoint,
-        shared=predictor.shared,
+        draws=predictor.draws.flat(),
     )
 
 
-def _coverage(calibration: Calibration, alpha: float, measured: Mapping[str, Records]) -> dict[str, Any]:
-    """What the sets promise, and what they did on tasks that calibration has not seen."""
+def _coverage(
+    calibration: Calibration, alpha: float, found: Records, measured: Mapping[str, Records]
+) -> dict[str, Any]:
+    """What the sets promise, and what they did on tasks that calibration has not seen.
+
+    Where there are no others, each calibration task in turn is left out, and measured with the threshold of the rest.
+    """
     threshold = calibration.threshold(alpha)
-    few = f"too few tasks for this α: it needs {math.ceil(1 / alpha) - 1}, so every set holds every label"
+    everything = "every set holds every label" if calibration.score == "probability" else "intervals have no ends"
+    few = (
+        f"too few tasks for this α: it needs {math.ceil(1 / alpha) - 1} that are independent of each other, so "
+        f"{everything}; hold out more, or choose a larger α"
+    )
+    seen = [measure(records, threshold)._asdict() | {"on": name} for name, records in measured.items()]
+    if not seen:
+        left_out = measure(found, thresholds_without(calibration, alpha))
+        seen = [left_out._asdict() | {"on": "each left out"}]
     return {
         "score": calibration.score,
         "alpha": alpha,
@@ -164,11 +192,11 @@ def _coverage(calibration: Calibration, alpha: float, measured: Mapping[str, Rec
         "threshold": threshold,
         "vacuous": math.isinf(threshold),
         **({"reason": few} if math.isinf(threshold) else {}),
-        "measured": [measure(records, threshold)._asdict() | {"on": name} for name, records in measured.items()],
+        "measured": seen,
     }
 
 
-def _theorem(predictor: Predictor, request: Request, quiet: bool) -> dict[str, Any]:
+def _theorem(predictor: CertifiedPredictor, request: Request, quiet: bool) -> dict[str, Any]:
     """Theorem 2 in its three forms, or why there is none."""
     experiment, samples = predictor.experiment, request.bound_samples
     reason = no_bound(experiment)
@@ -194,7 +222,7 @@ def _theorem(predictor: Predictor, request: Request, quiet: bool) -> dict[str, A
     }
 
 
-def _names(run: Run) -> dict[str, Any]:
+def _names(run: Run, update: int) -> dict[str, Any]:
     experiment = run.experiment
     return {
         "algorithm": experiment.algorithm_name,
@@ -202,7 +230,8 @@ def _names(run: Run) -> dict[str, Any]:
         **({"way": experiment.model.outputs} if experiment.model.kind == "classification" else {}),
         "shot": experiment.data.shot,
         "preset": experiment.preset,
-        "updates": experiment.training.updates,
+        "updates": update,
+        "planned_updates": experiment.training.updates,
         "train_seed": experiment.training.seed,
     }
 
@@ -213,16 +242,3 @@ def _diverged(records: Records) -> int:
 
 def _at_most(tasks: int, fresh: FreshTasks) -> int:
     return tasks if fresh.available is None else min(tasks, fresh.available)
-
-
-def _finite_members(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _finite(member) for name, member in record.items()}
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: they become null."""
-    if isinstance(value, dict):
-        return _finite_members(value)
-    if isinstance(value, list):
-        return [_finite(member) for member in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,44 +1,52 @@
 """Which tasks a certificate is about: fresh ones, from an environment with a name.
 
 Tasks come from random streams of their own, (seed, "certify", part, block), which neither training nor `evaluate` uses.
-Where tasks are made of classes, the test pool is split by a hash of the classes' names into a calibration half, which
-the statements are about, and a test half, on which one can see whether they carry over to other classes.
+The unit says what a new task is:
+
+| unit | certified are | so that a new task may be |
+|---|---|---|
+| `tasks` | any number of draws of the sampler | another draw, from the same classes or groups |
+| `new-tasks` | tasks that have no class, and no group, in common | of classes, or of a group, that nobody has seen |
+
+Where tasks are made of classes, the test pool is split into a calibration half, which the statements are about, and a
+test half, on which one can see whether they carry over to other classes: by a hash of the names of the classes or,
+where all classes of a task are of one group, of the groups. Of groups of rows there are few as a rule, so that a
+certificate takes them all, and coverage is measured by leaving one out.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fewsure import streams
-from fewsure.certificates import disjoint_tasks, require_unused, split_classes
-from fewsure.data import Tasks
+from fewsure.certificates import disjoint_tasks, split_classes
+from fewsure.certification.freshness import STREAM, is_own
+from fewsure.data import Data, Tasks
 from fewsure.data.classification import Classification
 from fewsure.data.episodes import Episodes
-from fewsure.data.pools import Pool, Split, restrict
+from fewsure.data.own_regression import OwnRegression, RowTasks
+from fewsure.data.pools import Pool, restrict
 from fewsure.errors import FewsureError, require
-from fewsure.evaluation import BLOCK, UnseenBlock, with_noise
+from fewsure.evaluation import BLOCK
 from fewsure.experiment import Experiment
 from fewsure.types import Facts, Task
 from fewsure.vectorise import count, take
 
-Unit = Literal["tasks", "new-classes"]
-"""What counts as one independent draw: a task of the sampler, or a task of classes that no other task has."""
+Unit = Literal["tasks", "new-tasks"]
+"""What counts as one independent draw: a task of the sampler, or a task of classes or of a group that no other has."""
 ASSUMED: dict[Unit, str] = {
     "tasks": "a new task is a new draw of this sampler",
-    "new-classes": "these classes, and those of a new task, are a random sample of all classes",
+    "new-tasks": "the classes or groups of these tasks, and those of a new one, are a random sample of all of them",
 }
 """Without which the statements are void."""
 
 
-@runtime_checkable
-class HasPool(Protocol):
-    """Data whose tasks are drawn from a pool."""
-
-    def pool(self, split: Split) -> Pool:
-        """The examples of a split, on the CPU."""
+def unit_of(data: Data, asked: Unit | None) -> Unit:
+    """The unit that was asked for; if none was, a user's own data are about new tasks, others about their sampler."""
+    return asked or ("new-tasks" if is_own(data) else "tasks")
 
 
 @dataclass(frozen=True)
@@ -48,20 +56,21 @@ class FreshTasks:
     description: str
     """Where they come from, in words."""
     sampler: Tasks
-    disjoint: Tensor | None = None
-    """The classes (T, way) of the only tasks there are, if no class may be in two of them."""
+    members: Tensor | None = None
+    """The only tasks there are, if none may have a class or a group in common: the classes (T, way), or the groups of
+    rows (T,), as numbers in the sampler's pool."""
 
     @property
     def available(self) -> int | None:
         """How many there are; None for any number."""
-        return None if self.disjoint is None else len(self.disjoint)
+        return None if self.members is None else len(self.members)
 
     def sample(self, first: int, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
         """So many tasks, or as many as there are from number `first` on."""
-        if self.disjoint is None:
+        if self.members is None:
             return self.sampler.sample(tasks, generator)
-        assert isinstance(self.sampler, Episodes)
-        return self.sampler.sample_of(self.disjoint[first : first + tasks], generator)
+        assert isinstance(self.sampler, (Episodes, RowTasks))
+        return self.sampler.sample_of(self.members[first : first + tasks], generator)
 
 
 @dataclass(frozen=True)
@@ -71,71 +80,140 @@ class Environment:
     certified: FreshTasks
     unseen: Mapping[str, FreshTasks]
     """Where tasks come from that the statements have not seen, on which they can be checked, by name: `other tasks` of
-    the same environment (none if the certified ones are all there are), `other classes` of the test half."""
+    the same environment (none if the certified ones are all there are), `other classes` or `other groups` of the test
+    half."""
     checksum: str | None
     """Of the data behind the certified tasks, if there are any."""
 
 
 def environment_of(experiment: Experiment, unit: Unit, seed: int, device: torch.device) -> Environment:
-    """The fresh tasks of an experiment; refuses classes that had a part in training."""
-    data, transductive = experiment.data, experiment.model.network.transductive
-    norm = "transductive" if transductive else "not transductive"
-    if not isinstance(data, Classification):
-        if unit == "new-classes":
-            raise FewsureError(f"{experiment.data_name} has no classes, so expected `unit` to be tasks; leave it out")
-        source = "new draws of its sampler"
-        if isinstance(data, HasPool):  # rows that belong to tasks, which the pool calls classes
-            require_unused(data.pool("test").classes, data.pool("train").classes, "tasks of training")
-            source = f"new draws from the {len(data.pool('test').classes)} tasks of its test split"
-        description = f"{experiment.data_name}, {source}, {data.shot}-shot, {data.query_size} query points, {norm}"
-        certified = FreshTasks(description, data.tasks("test", device))
-        return Environment(certified, {"other tasks": certified}, data.checksum("test"))
-
-    pool, name = data.pool("test"), experiment.data_name
-    require_unused(pool.classes, data.pool("train").classes, "classes of training")
-    if data.train_on_validation:
-        require_unused(pool.classes, data.pool("validation").classes, "classes of training (validation)")
-    if unit == "new-classes" and data.draws_within_group:
-        raise FewsureError("the classes of a task are of one group, so expected `unit` to be tasks; leave it out")
-    if len(pool.classes) // 2 < data.way:
+    """The fresh tasks of an experiment. That they are fresh, `freshness` sees to."""
+    data = experiment.data
+    if isinstance(data, Classification):
+        return _of_classes(experiment, data, unit, seed, device)
+    if isinstance(data, OwnRegression):
+        return _of_rows(experiment, data, unit, seed, device)
+    if unit == "new-tasks":
         raise FewsureError(
-            f"{name}, test: a certificate splits the classes into halves of at least {data.way} (way), but there "
-            f"are {len(pool.classes)}; certify a run with a smaller way"
+            f"every draw of {experiment.data_name} is a new task, so expected `unit` to be tasks; leave it out"
         )
+    return _of_sampler(experiment, "new draws of its sampler", device)
 
-    def half(part: Pool, which: str) -> FreshTasks:
+
+def _of_sampler(experiment: Experiment, source: str, device: torch.device) -> Environment:
+    data = experiment.data
+    certified = FreshTasks(_described(experiment, source), data.tasks("test", device))
+    return Environment(certified, {"other tasks": certified}, data.checksum("test"))
+
+
+def _of_rows(experiment: Experiment, data: OwnRegression, unit: Unit, seed: int, device: torch.device) -> Environment:
+    tasks = data.tasks("test", device)
+    groups = len(tasks.pool.classes)
+    if unit == "tasks":
+        return _of_sampler(experiment, f"new draws from the {groups} tasks of its test split", device)
+    _require_two(groups, f"{experiment.data_name}, test: tasks with {data.shot + data.query} rows (shot + query)")
+    order = torch.randperm(groups, generator=streams.generator(seed, STREAM, "order")).to(device)
+    description = _described(experiment, f"the {groups} tasks of its test split, each once")
+    return Environment(FreshTasks(description, tasks, order), {}, data.checksum("test"))
+
+
+def _described(experiment: Experiment, source: str) -> str:
+    data, norm = experiment.data, _norm(experiment)
+    return f"{experiment.data_name}, {source}, {data.shot}-shot, {data.query_size} query points, {norm}"
+
+
+def _norm(experiment: Experiment) -> str:
+    return "transductive" if experiment.model.network.transductive else "not transductive"
+
+
+def _of_classes(
+    experiment: Experiment, data: Classification, unit: Unit, seed: int, device: torch.device
+) -> Environment:
+    pool, name, grouped = data.pool("test"), experiment.data_name, data.draws_within_group
+    halves = _halves_by_group(pool, data.way, name) if grouped else _halves(pool, data.way, name)
+    alone = f", no {'group' if grouped else 'class'} in two tasks" if unit == "new-tasks" else ""
+
+    def half(names: Sequence[str], which: str) -> FreshTasks:
+        part = restrict(pool, names)
         on_device = part._replace(examples=part.examples.to(device), starts=part.starts.to(device))
         where = f"{name} test pool, {which} half"
-        episodes = Episodes(
-            on_device, way=data.way, shot=data.shot, query=data.query, within_group=data.draws_within_group, name=where
-        )
-        disjoint, alone = None, ""
-        if unit == "new-classes":
-            number = {class_name: index for index, class_name in enumerate(part.classes)}
-            tasks = disjoint_tasks(part.classes, data.way, seed)
-            disjoint = torch.tensor([[number[member] for member in task] for task in tasks], device=device)
-            alone = ", no class in two tasks"
-        groups = " of one group" if data.draws_within_group else ""
+        sizes = {"way": data.way, "shot": data.shot, "query": data.query}
+        episodes = Episodes(on_device, **sizes, within_group=grouped, name=where)
+        members = _members(part, data.way, seed, grouped).to(device) if unit == "new-tasks" else None
+        made = f"{len(part.classes)} of {len(pool.classes)} classes"
+        if grouped:
+            made = f"{len(set(part.groups))} of {len(set(pool.groups))} groups, {made}"
         description = (
-            f"{where} ({len(part.classes)} of {len(pool.classes)} classes), {data.way}-way{groups} {data.shot}-shot, "
-            f"{data.query} queries per class, {norm}{alone}"
+            f"{where} ({made}), {data.way}-way{' of one group' if grouped else ''} {data.shot}-shot, {data.query} "
+            f"queries per class, {_norm(experiment)}{alone}"
         )
-        return FreshTasks(description, episodes, disjoint)
+        return FreshTasks(description, episodes, members)
 
-    calibration, test = (restrict(pool, names) for names in split_classes(pool.classes))
-    certified, others = half(calibration, "calibration"), {"other classes": half(test, "test")}
-    unseen = others if unit == "new-classes" else {"other tasks": certified} | others
-    return Environment(certified, unseen, calibration.checksum)
+    certified = half(halves[0], "calibration")
+    if certified.available is not None:
+        _require_two(certified.available, f"{certified.description}: tasks")
+    unseen = {"other groups" if grouped else "other classes": half(halves[1], "test")}
+    if unit == "tasks":
+        unseen = {"other tasks": certified} | unseen
+    assert isinstance(certified.sampler, Episodes)
+    return Environment(certified, unseen, certified.sampler.pool.checksum)
+
+
+def _halves(pool: Pool, way: int, name: str) -> tuple[Sequence[str], Sequence[str]]:
+    """The names of the classes of each half."""
+    if len(pool.classes) // 2 < way:
+        raise FewsureError(
+            f"{name}, test: a certificate splits the classes into halves of at least {way} (way), but there are "
+            f"{len(pool.classes)}; certify a run with a smaller way"
+        )
+    return split_classes(pool.classes)
+
+
+def _halves_by_group(pool: Pool, way: int, name: str) -> tuple[Sequence[str], Sequence[str]]:
+    """The names of the classes of each half, of those groups that can make a task."""
+    large = [group for group in sorted(set(pool.groups)) if pool.groups.count(group) >= way]
+    if len(large) < 2:
+        raise FewsureError(
+            f"{name}, test: all classes of a task are of one group, and a certificate splits the groups with at least "
+            f"{way} classes (way) into halves, but there {'is' if len(large) == 1 else 'are'} {len(large)}; certify a "
+            "run with a smaller way, or with more groups to test on"
+        )
+    first, second = (
+        [member for member, group in zip(pool.classes, pool.groups, strict=True) if group in half]
+        for half in split_classes(large)
+    )
+    return first, second
+
+
+def _members(pool: Pool, way: int, seed: int, grouped: bool) -> Tensor:
+    """Tasks (T, way) with no class in common, as numbers in the pool; one of each group, where a task is of one."""
+    number = {name: index for index, name in enumerate(pool.classes)}
+    if not grouped:
+        tasks = disjoint_tasks(pool.classes, way, seed)
+        return torch.tensor([[number[member] for member in task] for task in tasks])
+    generator = streams.generator(seed, STREAM, "groups")
+    groups = sorted(set(pool.groups))
+    order = [groups[index] for index in torch.randperm(len(groups), generator=generator).tolist()]
+    rows = [torch.tensor([index for index, group in enumerate(pool.groups) if group == one]) for one in order]
+    return torch.stack([row[torch.randperm(len(row), generator=generator)[:way]] for row in rows])
+
+
+def _require_two(tasks: int, what: str) -> None:
+    if tasks < 2:
+        raise FewsureError(
+            f"{what} without anything in common: expected at least 2 of them for a certificate about new tasks, but "
+            f"there is {tasks}; hold out more, or choose --unit tasks, which is about new draws from the same"
+        )
 
 
 def fresh_blocks(
-    experiment: Experiment, fresh: FreshTasks, part: str, tasks: int, seed: int, device: torch.device
-) -> Iterator[UnseenBlock]:
-    """The first `tasks` of them with all their random numbers, a block at a time; `part` names the random stream."""
+    fresh: FreshTasks, part: str, tasks: int, seed: int, device: torch.device
+) -> Iterator[tuple[Task, Facts]]:
+    """The first `tasks` of them, a block at a time; `part` names the random stream."""
     if fresh.available is not None:
-        most = f"at most {fresh.available}, the tasks without a class in common ({fresh.description})"
+        most = f"at most {fresh.available}, the tasks without a class or group in common ({fresh.description})"
         require(tasks <= fresh.available, "tasks", most, tasks)
     for index, first in enumerate(range(0, tasks, BLOCK)):
-        generator = streams.generator(seed, "certify", part, index, device=device)
-        block = with_noise(experiment, fresh.sample(first, BLOCK, generator), {}, generator)
+        generator = streams.generator(seed, STREAM, part, index, device=device)
+        block = fresh.sample(first, BLOCK, generator)
         yield take(block, slice(0, min(count(block), tasks - first)))

@@ -1,20 +1,25 @@
-"""The predictor that is certified: a checkpoint, its number of sampled functions and its one draw of what tasks share.
+"""The predictor that is certified, and that predicts: a checkpoint, and one draw of every random number that it uses.
 
-A guarantee is about all of it, so the draw (θ of SImPa) is made once, on the CPU, from (seed, "certify", "shared"), and
-stored with the calibration: whoever wants coverage adapts with `shared_noise_of`, not with a draw of their own.
+θ, the noise of adaptation and the latents of the sampled functions are drawn once, on the CPU, from (seed, "certify",
+"draws"), and are the same for every task. The predictor is then one function of a task's support set and a query point,
+so that the scores of exchangeable tasks are exchangeable, and what was certified is what `fewsure.Learner` computes.
+The draws are stored with the calibration: whoever wants coverage adapts and predicts with `draws_of`.
 """
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from fewsure import conformal, streams
 from fewsure.conformal import (
     Calibration,
     Measured,
+    conformal_threshold,
     measure_intervals,
     measure_sets,
     prediction_intervals,
@@ -31,8 +36,8 @@ from fewsure.experiment import Experiment
 from fewsure.metrics.scores import class_probabilities
 from fewsure.scoring import Predict
 from fewsure.training.runs import Run
-from fewsure.types import Facts, Noise, Parts, Task
-from fewsure.vectorise import draw_noise
+from fewsure.types import Draw, Facts, Noise, Parts, Task
+from fewsure.vectorise import count, draw_per_task
 
 CALIBRATION = "conformal.safetensors"
 """The file of a run folder with its calibration."""
@@ -57,15 +62,49 @@ def calibration_of(run: Run) -> Calibration | None:
     return calibration
 
 
-def shared_noise_of(
-    calibration: Calibration, experiment: Experiment, device: torch.device | str = "cpu"
-) -> dict[str, Tensor]:
-    """The shared draws with which a task must be adapted for the calibration to hold, on a device."""
-    spec = experiment.algorithm.noise(experiment.model).shared
-    expected = {name: draw.shape for name, draw in spec.items()}
-    found = {name: tuple(draw.shape) for name, draw in calibration.shared.items()}
-    require(found == expected, "calibration", f"of this experiment, whose tasks share draws of {expected}", found)
-    return {name: draw.to(device) for name, draw in calibration.shared.items()}
+class Draws(NamedTuple):
+    """The random numbers of a predictor: it uses these for every task."""
+
+    shared: Noise
+    """θ, and what else tasks share in training."""
+    adapt: Noise
+    """Of one task's adaptation."""
+    predict: Noise
+    """Of the functions that are sampled."""
+
+    def flat(self) -> dict[str, Tensor]:
+        """By names such as `adapt/z`."""
+        return {f"{part}/{name}": draw for part, noise in self._asdict().items() for name, draw in noise.items()}
+
+    def to(self, device: torch.device | str) -> "Draws":
+        """The same numbers on a device."""
+        moved: Draws = pytree.tree_map(lambda draw: draw.to(device), self)
+        return moved
+
+
+def new_draws(experiment: Experiment, seed: int, samples: int) -> Draws:
+    """The random numbers of a predictor with so many functions, on the CPU, so that every device has the same ones."""
+    generator, (shared, *own) = streams.generator(seed, "certify", "draws"), _specified(experiment, samples)
+    drawn = [{name: draw[0] for name, draw in draw_per_task(part, 1, generator).items()} for part in (shared, *own)]
+    return Draws(*drawn)
+
+
+def draws_of(calibration: Calibration, experiment: Experiment) -> Draws:
+    """The random numbers with which a task must be adapted and predicted for the calibration to hold, on the CPU."""
+    specified = Draws(*map(dict, _specified(experiment, calibration.samples)))  # type: ignore[arg-type]
+    expected = {name: tuple(draw.shape) for name, draw in specified.flat().items()}
+    found = {name: tuple(draw.shape) for name, draw in calibration.draws.items()}
+    require(found == expected, "calibration", f"of this experiment, whose random numbers are {expected}", found)
+    parts: list[Any] = [
+        {name: calibration.draws[f"{part}/{name}"] for name in noise} for part, noise in specified._asdict().items()
+    ]
+    return Draws(*parts)
+
+
+def _specified(experiment: Experiment, samples: int) -> tuple[Mapping[str, Draw], ...]:
+    """What the parts of `Draws` are drawn as."""
+    algorithm, model = experiment.algorithm, experiment.model
+    return *algorithm.noise(model), algorithm.prediction_noise(model, samples)
 
 
 def with_coverage(
@@ -107,12 +146,6 @@ def noise_std_of(experiment: Experiment) -> float:
     return data.noise_std if isinstance(data, SineLine) else 0.0
 
 
-def draw_shared(experiment: Experiment, seed: int) -> Noise:
-    """The shared draws of the predictor that is certified, on the CPU, so that every device has the same ones."""
-    generator = streams.generator(seed, "certify", "shared")
-    return draw_noise(experiment.algorithm.noise(experiment.model), 0, generator)[0]
-
-
 def summarise(experiment: Experiment, outputs: Tensor, noise_std: float) -> dict[str, Tensor]:
     """What sets and intervals are made from: `probabilities` (N, C), or `mean` (N,) and `spread` (N,).
 
@@ -128,19 +161,25 @@ def summarise(experiment: Experiment, outputs: Tensor, noise_std: float) -> dict
 
 
 @dataclass(frozen=True)
-class Predictor:
+class CertifiedPredictor:
     """All that a certificate is about."""
 
     experiment: Experiment
     meta: Parts
-    shared: Noise
-    """What all tasks share, on the CPU."""
+    draws: Draws
+    """On the CPU."""
 
-    def records(self, blocks: Iterable[UnseenBlock], progress: Callable[[int], None]) -> dict[str, Tensor]:
+    def records(self, blocks: Iterable[tuple[Task, Facts]], progress: Callable[[int], None]) -> dict[str, Tensor]:
         """Of each task: its `loss` in [0, 1], whether it `diverged`, `y` and what `summarise` gives."""
-        device = device_of(self.meta)
-        shared = {name: draw.to(device) for name, draw in self.shared.items()}
-        return score_blocks(self.experiment, self.meta, shared, blocks, self._record, progress)
+        draws = self.draws.to(device_of(self.meta))
+
+        def with_draws(task: Task, facts: Facts) -> UnseenBlock:
+            tasks = count(task)
+            functions = {name: draw.expand(tasks, *draw.shape) for name, draw in draws.predict.items()}
+            return UnseenBlock(task, facts, {}, functions)
+
+        noisy = (with_draws(*block) for block in blocks)
+        return score_blocks(self.experiment, self.meta, draws.shared | draws.adapt, noisy, self._record, progress)
 
     def _record(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
         """Predictions that are no finite numbers are a loss of 1: a task that diverged is not left out."""
@@ -165,11 +204,26 @@ def scores(records: Mapping[str, Tensor]) -> tuple[conformal.Score, Tensor]:
     return "residual", residual_scores(records["mean"], records["y"])
 
 
-def measure(records: Mapping[str, Tensor], threshold: float) -> Measured:
-    """Coverage and size of sets or intervals on recorded tasks, which calibration has not seen."""
+def measure(records: Mapping[str, Tensor], threshold: float | Tensor) -> Measured:
+    """Coverage and size of sets or intervals on recorded tasks, with one threshold, or one (T,) for each task.
+
+    Calibration must not have seen the tasks, nor that of a task's own threshold the task.
+    """
+    each = torch.as_tensor(threshold, dtype=torch.float64).reshape(-1, 1)
     if "probabilities" in records:
-        measured = measure_sets(prediction_sets(records["probabilities"], threshold), records["y"])
+        measured = measure_sets(prediction_sets(records["probabilities"], each.unsqueeze(-1)), records["y"])
     else:
-        lower, upper = prediction_intervals(records["mean"], threshold, records.get("spread"))
+        lower, upper = prediction_intervals(records["mean"], each, records.get("spread"))
         measured = measure_intervals(lower, upper, records["y"])
     return measured
+
+
+def thresholds_without(calibration: Calibration, alpha: float) -> Tensor:
+    """(K,): the threshold for each calibration task that the other ones give, as if it were a new one."""
+    parts, everyone = torch.split(calibration.scores, calibration.sizes.tolist()), range(calibration.tasks)
+
+    def without(left_out: int) -> float:
+        kept = [index for index in everyone if index != left_out]
+        return conformal_threshold(torch.cat([parts[index] for index in kept]), calibration.sizes[kept], alpha)
+
+    return torch.tensor([without(left_out) for left_out in everyone], dtype=torch.float64)

@@ -26,6 +26,7 @@ from fewsure.errors import Diverged
 from fewsure.experiment import Experiment
 from fewsure.networks import flatten, unflatten
 from fewsure.posteriors import outputs
+from fewsure.training.distributed import share_out
 from fewsure.types import Draw, Noise, Parts, Task
 from fewsure.vectorise import better_looped, draw_noise, draw_per_task, for_each
 
@@ -61,15 +62,15 @@ def theorem_of(
     assert isinstance(algorithm, Simpa)
     count = experiment.training.tasks
     tasks, _ = experiment.data.tasks("train", device).sample(count, _generator(seed, "tasks", device))
-    losses, means = [], []
+
+    def draw(number: int) -> dict[str, Tensor]:
+        loss, mean = _draw(experiment, algorithm, meta, tasks, _generator(seed, number, device))
+        return {"loss": loss[None], "mean": mean[None]}
+
     with torch.no_grad():
-        for number in range(samples):
-            loss, mean = _draw(experiment, algorithm, meta, tasks, _generator(seed, number, device))
-            losses.append(loss)
-            means.append(mean)
-            progress(number + 1)
+        draws = share_out(range(samples), lambda number: 1, draw, progress)
         critic = _critic(experiment, algorithm, meta, tasks, samples, _generator(seed, "critic", device))
-    stacked, noise = torch.stack(means), algorithm.weight_noise
+    stacked, noise = draws["mean"], algorithm.weight_noise
     if not bool(stacked.isfinite().all()):
         raise Diverged("adaptation diverged on a task of training, so that its weights are no finite numbers")
     if noise > 0:
@@ -80,7 +81,7 @@ def theorem_of(
     caveats = [*([DEPENDENT] if model.network.transductive else []), *([INFINITE] if noise == 0 else [])]
     bounds = [
         bound_new_task(
-            mean_reading(torch.stack(losses), SHARE * delta),
+            mean_reading(draws["loss"], SHARE * delta),
             kl,
             kl_theta,
             examples=experiment.data.query_size,

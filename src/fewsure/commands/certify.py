@@ -1,6 +1,7 @@
 """`fewsure certify`."""
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,10 +9,10 @@ from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import Unit
 from fewsure.commands.common import Common, command
 from fewsure.concentration import Method
-from fewsure.devices import find_device
 from fewsure.errors import FewsureError
 from fewsure.report.certificate_page import keep, read_results, require_place
 from fewsure.report.certificate_table import certificate_table
+from fewsure.training.distributed import is_first, together
 from fewsure.training.runs import Run
 
 
@@ -27,14 +28,14 @@ class Certify(Common):
     examples:
       fewsure certify runs/simpa
       fewsure certify runs/simpa --tasks 10000 --delta 0.01 --alpha 0.05
-      fewsure certify runs/omniglot --unit new-classes            what carries over to classes that nobody has seen
+      fewsure certify runs/omniglot --unit new-tasks              what carries over to classes that nobody has seen
       fewsure certify runs/simpa --verify 20000                   the loss on so many other tasks beside the certificate
     """
 
     run: Path
     """A run folder."""
     tasks: int | None = None
-    """N, fresh tasks; `none` for 1,000, or with --unit new-classes for as many as there are, if they are fewer."""
+    """N, fresh tasks; `none` for 1,000, or with --unit new-tasks for as many as there are, if they are fewer."""
     delta: float = 0.05
     """δ: the certificate, and Theorem 2, each hold with confidence 1 − δ."""
     alpha: float = 0.1
@@ -42,9 +43,10 @@ class Certify(Common):
     method: Method = "betting"
     """How the expected loss is bounded: `betting` adapts to the spread of the losses, `chernoff` is tight where a loss
     is 0 or 1, `both` pays for the better of the two with half of δ each."""
-    unit: Unit = "tasks"
-    """What a new task is: a task of the same sampler and classes, or one of new classes, which assumes that the classes
-    are a random sample of all classes, and has fewer tasks, since no class may be in two of them."""
+    unit: Unit | None = None
+    """What a new task is: another draw of the same sampler, classes and groups (`tasks`), or one of new classes or of a
+    new group (`new-tasks`), which assumes that they are a random sample, and has fewer tasks, since none may share a
+    class or a group; `none` for new-tasks on data of your own, and tasks elsewhere."""
     bound_samples: int = 200
     """Draws of θ, adaptation noise and z behind Theorem 2."""
     verify: int = 0
@@ -74,10 +76,15 @@ def _certify(command: Certify) -> None:
         require_place(command.page)
     if command.results is not None:
         read_results(command.results)  # what cannot be read is refused before the work
-    record = certify_run(Run.open(command.run), find_device(command.device), request, quiet=command.json)
-    if command.results is not None:
-        keep(record, command.results, command.page)
-    print(json.dumps(record) if command.json else certificate_table(record))
+    with together(command.device) as device:
+        record = certify_run(Run.open(command.run), device, request, quiet=command.json)
+        if is_first():
+            if record["updates"] < record["planned_updates"]:
+                of = f"checkpoint at {record['updates']:,} of {record['planned_updates']:,} updates"
+                print(f"fewsure: {of}", file=sys.stderr)
+            if command.results is not None:
+                keep(record, command.results, command.page)
+            print(json.dumps(record) if command.json else certificate_table(record))
 
 
 CERTIFY = command("certify", Certify, _certify)

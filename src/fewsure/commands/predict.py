@@ -1,12 +1,15 @@
 """`fewsure predict`."""
 
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from fewsure.commands.common import Common, command
+from fewsure.conformal import Calibration
 from fewsure.errors import FewsureError, require
 from fewsure.learner import load
+from fewsure.learner.adapted import require_coverage
 from fewsure.predicting import Files, predictions, write_file, write_records
 
 
@@ -43,6 +46,7 @@ class Predict(Common):
 
 def _predict(command: Predict) -> None:
     require(command.batch_size >= 1, "batch_size", "at least 1", command.batch_size)
+    require_coverage(command.coverage)
     for name in ("support", "query"):
         path = getattr(command, name)
         if path is None or not path.exists():
@@ -55,6 +59,8 @@ def _predict(command: Predict) -> None:
     adapted = learner.adapt(*files.support(command.support))
     if adapted.model.network.transductive:
         print("fewsure: this run is transductive: all query points are predicted together", file=sys.stderr)
+    if command.coverage is not None:
+        _say_what_is_covered(adapted.require_calibration(), command.coverage)
     records = predictions(adapted, files, command.query, coverage=command.coverage, batch_size=command.batch_size)
     if command.out is None:
         write_records(records, sys.stdout, as_json=command.json)
@@ -63,6 +69,14 @@ def _predict(command: Predict) -> None:
         count = write_file(records, command.out, as_json=as_json)
         if not command.json:
             print(f"predicted {count:,} points: {command.out}", file=sys.stderr)
+
+
+def _say_what_is_covered(calibration: Calibration, coverage: float) -> None:
+    print(f"fewsure: coverage {coverage:g} is that of a new task like {calibration.environment}", file=sys.stderr)
+    if math.isinf(calibration.threshold(round(1 - coverage, 12))):
+        everything = "sets hold every label" if calibration.way else "intervals have no ends"
+        few = f"{calibration.tasks} calibration tasks are too few for coverage {coverage:g}: {everything}"
+        print(f"fewsure: {few}", file=sys.stderr)
 
 
 PREDICT = command("predict", Predict, _predict)

@@ -1,6 +1,7 @@
 """One view of a folder, a zip file, or several zip files. Nothing is ever extracted."""
 
 import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -15,7 +16,10 @@ MAX_MEMBERS = 1_000_000
 MAX_BYTES = 64 * 2**20
 """The largest member that is read as a whole: far more than an image has, far less than memory."""
 
-DAMAGED = (OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+DAMAGED = (
+    *(ArithmeticError, EOFError, LookupError, OSError, RuntimeError, ValueError),
+    *(struct.error, zipfile.BadZipFile, zlib.error),
+)
 """What zipfile raises for a file that is cut off, damaged, encrypted or compressed in a way it does not know."""
 
 
@@ -91,7 +95,7 @@ def _of_zip(path: Path, stack: ExitStack) -> Iterator[Member]:
     except DAMAGED as error:
         raise damaged(path, error) from error
     for info in archive.infolist():
-        if not info.is_dir():
+        if not info.filename.endswith("/"):  # a folder; zipfile's own question fails for a file without a name
             yield Member(info.filename, f"{path}: {info.filename}", partial(archive.open, info), info.file_size)
 
 

@@ -28,6 +28,7 @@ from fewsure.data.places import cache_root
 from fewsure.data.pools import Pool, Split
 from fewsure.errors import FewsureError
 from fewsure.progress import ProgressLine
+from fewsure.records import from_json
 
 FORMAT = 1
 ARRAY, INDEX = "examples.npy", "index.json"
@@ -63,14 +64,14 @@ def _fingerprint(dataset: DataSet, split: Split, files: Iterable[Path]) -> str:
 def _open(place: Path, dataset: DataSet) -> Pool | None:
     """The pool that a cache folder holds; none if it is not there or not what was written."""
     try:
-        index = json.loads((place / INDEX).read_text())
+        index = from_json((place / INDEX).read_text())
         # Copy on write: torch takes writable arrays only, and the file stays as it is.
         examples = torch.from_numpy(np.load(place / ARRAY, mmap_mode="c", allow_pickle=False))
         starts = torch.tensor(index["starts"], dtype=torch.int64)
         pool = Pool(examples, starts, tuple(index["classes"]), tuple(index["groups"]), index["checksum"])
         whole = pool_checksum(examples, starts, pool.classes) == pool.checksum and index["format"] == FORMAT
         whole = whole and examples.shape[1:] == dataset.shape and len(pool.groups) == len(pool.classes)
-    except (OSError, ValueError, TypeError, KeyError, EOFError):
+    except Exception:  # what is damaged can raise anything, and is made again
         return None
     return pool if whole else None
 
@@ -132,10 +133,10 @@ def _publish(making: Path, place: Path, dataset: DataSet) -> Pool:
 def _clear_older(place: Path) -> None:
     """Delete what was decoded earlier from another state of the same source."""
     split, _, _ = place.name.rpartition("-")
-    source = json.loads((place / INDEX).read_text())["source"]
+    source = from_json((place / INDEX).read_text())["source"]
     for other in place.parent.glob(f"{split}-*"):
         try:
-            same_source = json.loads((other / INDEX).read_text())["source"] == source
+            same_source = from_json((other / INDEX).read_text())["source"] == source
         except (OSError, ValueError, TypeError, KeyError):
             same_source = True
         if other != place and same_source:

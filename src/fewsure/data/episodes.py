@@ -87,6 +87,6 @@ def _group_members(pool: Pool, name: str, way: int) -> Tensor:
     if not bool(enough.any()):
         raise FewsureError(
             f"{name}: a task takes {way} classes (way) of one group, but the largest group has "
-            f"{int(members.sum(1).max())}; lower --way, or leave out --within-group"
+            f"{int(members.sum(1).max())}; lower --way"
         )
     return members[enough].to(pool.starts.device)

@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from fewsure.errors import FewsureError
 
@@ -38,6 +38,10 @@ def decode(data: bytes, where: str, shape: tuple[int, int, int]) -> NDArray[np.u
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"{image.width} × {image.height} pixels are too many")
         image = image.convert("L" if channels == 1 else "RGB")
+    except UnidentifiedImageError as error:  # whose words are about an object in memory
+        raise FewsureError(
+            f"expected {where} to be a PNG or JPEG image, but it cannot be decoded (it is another kind of file)"
+        ) from error
     except Exception as error:  # Pillow has no one exception for a damaged image: each format raises its own
         raise FewsureError(f"expected {where} to be a PNG or JPEG image, but it cannot be decoded ({error})") from error
     if image.size != (width, height):

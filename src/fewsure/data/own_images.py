@@ -65,7 +65,7 @@ class Images(Classification):
         place = (here if here.is_dir() else data_root() / here).resolve()
         key = repr((str(place), self.shape, self.shares))
         return ImageFolder(
-            name=self.name,
+            name=f"{self.name}-{'x'.join(map(str, self.shape))}",  # each size has a cache of its own
             title="images of your own",
             citation="",
             licence="",
@@ -74,7 +74,7 @@ class Images(Classification):
             placement=PLACEMENT,
             files=partial(_files, shares=self.shares),
             read=partial(_read, shape=self.shape, shares=self.shares),
-            version=int(hashlib.sha256(key.encode()).hexdigest()[:8], 16),  # each size has a cache of its own
+            version=int(hashlib.sha256(key.encode()).hexdigest()[:8], 16),
             place=place,
         )
 

@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fewsure.data.embeddings import pool_of_rows
 from fewsure.data.episodes import choose
@@ -35,6 +36,10 @@ class RowTasks:
         x has shape (T, N, D) and y (T, N, 1). The fact is the number of each `task` in the pool.
         """
         which = torch.randint(len(self.pool.classes), (tasks,), generator=generator, device=generator.device)
+        return self.sample_of(which, generator)
+
+    def sample_of(self, which: Tensor, generator: torch.Generator) -> tuple[Task, Facts]:
+        """Given tasks, as numbers in the pool (T,); only their rows are drawn."""
         has = torch.arange(self._most, device=generator.device) < self.pool.counts[which].unsqueeze(-1)
         rows = self.pool.starts[which].unsqueeze(-1) + choose(has, self._shot + self._query, generator)
         examples = self.pool.examples[rows].to(torch.get_default_dtype())

@@ -12,6 +12,8 @@ from fewsure.data.own_rows import Rows
 from fewsure.data.table_files import Columns, read_table
 from fewsure.errors import FewsureError
 
+CHOICE = ", or name the columns to be used with --features"
+
 
 @dataclass(frozen=True)
 class Table(OwnRegression):
@@ -33,7 +35,7 @@ class Table(OwnRegression):
         task, y = table.strings(self.task_column, "task_column"), table.numbers(self.target, "target")
         split = None if self.split_column is None else table.strings(self.split_column, "split_column")
         names = feature_columns(table, self.features, [self.task_column, self.target, self.split_column])
-        return Rows(table.matrix(names), y, task, split, tuple(names), table.where)
+        return Rows(table.matrix(names, CHOICE), y, task, split, tuple(names), table.where)
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class TableClasses(OwnClassification):
         task = None if self.task_column is None else table.strings(self.task_column, "task_column")
         split = None if self.split_column is None else table.strings(self.split_column, "split_column")
         names = feature_columns(table, self.features, [self.label, self.task_column, self.split_column])
-        return Rows(table.matrix(names), np.asarray(y), task, split, tuple(names), table.where)
+        return Rows(table.matrix(names, CHOICE), np.asarray(y), task, split, tuple(names), table.where)
 
 
 def open_table(file: str) -> Columns:

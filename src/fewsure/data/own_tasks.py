@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fewsure.data.own_classes import OwnClassification
 from fewsure.data.own_regression import OwnRegression
 from fewsure.data.own_rows import SHARES, Rows
+from fewsure.data.scale import require_pixels
 from fewsure.errors import FewsureError
 from fewsure.records import UNRECORDED
 
@@ -98,7 +99,7 @@ def classification_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT
     classes = [np.unique(names, return_counts=True)[1] for names in labels]
     rows = _rows(gathered, np.concatenate(labels))
     sizes = {"way": min(len(counts) for counts in classes)}
-    return _classes(rows, sizes | _class_sizes(min(counts.min() for counts in classes), options) | options)
+    return _classes(rows, sizes | _class_sizes(min(int(counts.min()) for counts in classes), options) | options)
 
 
 def labelled_examples(x: Any, labels: Any, **options: Any) -> GivenClasses:
@@ -187,10 +188,10 @@ def _examples(values: Any, what: str) -> Array:
     x = x[:, None] if x.ndim == 1 else x
     if x.dtype.kind not in "fiub" or x.ndim < 2 or 0 in x.shape:
         raise FewsureError(f"expected {what} to be numbers of shape (N, D), but got {x.dtype} of shape {x.shape}")
-    if x.ndim == 2 or x.dtype != np.uint8:
-        x = x.astype(np.float64)
     _require_finite(x, what)
-    return x
+    if x.ndim == 4:
+        require_pixels(x, what)
+    return x if x.ndim > 2 and x.dtype == np.uint8 else x.astype(np.float64)
 
 
 def _targets(values: Array, number: int) -> NDArray[np.float64]:

@@ -9,6 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fewsure.errors import FewsureError
+
+ROUNDING = 1e-6
+"""By which a pixel may miss the range from 0 to 1."""
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -72,3 +77,20 @@ def learn_scale(x: NDArray[Any], y: NDArray[Any] | None = None, columns: Sequenc
 def _spread(values: NDArray[Any]) -> NDArray[Any]:
     std = np.asarray(values.std(0))
     return np.where(std > 1e-12 * (1 + np.abs(values).max(0)), std, 1.0)
+
+
+def require_pixels(x: Tensor | NDArray[Any], what: str) -> None:
+    """Refuse pixels that are neither bytes nor numbers in [0, 1]: a network would see them in another range.
+
+    >>> require_pixels(np.full((1, 3, 2, 2), 255.0), "`x`")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    fewsure.errors.FewsureError: expected pixels of `x` as bytes (uint8) or as numbers from 0 to 1, but got float64 ...
+    """
+    kind = str(x.dtype).removeprefix("torch.")
+    least, most = float(x.min()), float(x.max())
+    if kind != "uint8" and not (least >= -ROUNDING and most <= 1 + ROUNDING):
+        raise FewsureError(
+            f"expected pixels of {what} as bytes (uint8) or as numbers from 0 to 1, but got {kind} from {least:g} to "
+            f"{most:g}; convert with astype('uint8'), or divide by 255"
+        )

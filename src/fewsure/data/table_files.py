@@ -43,8 +43,8 @@ class Columns(NamedTuple):
                 raise FewsureError(f"{self.where}: expected a name in column `{name}`, but {self._row(row)} is empty")
         return np.array(values)
 
-    def numbers(self, name: str, option: str) -> NDArray[np.float64]:
-        """A column as finite numbers."""
+    def numbers(self, name: str, option: str, advice: str = "") -> NDArray[np.float64]:
+        """A column as finite numbers; `advice` says what else a user may do about one that is none."""
         values = self._column(name, option)
         found = np.empty(len(values))
         for row, value in enumerate(values):
@@ -55,14 +55,14 @@ class Columns(NamedTuple):
             if not math.isfinite(found[row]):
                 came = "is empty" if not value.strip() else f"has {value!r}"
                 raise FewsureError(
-                    f"{self.where}: expected numbers in column `{name}`, but {self._row(row)} {came}; fill it in, "
-                    "leave the row out, or name the columns to be used with --features"
+                    f"{self.where}: expected numbers in column `{name}`, but {self._row(row)} {came}; fill it in, or "
+                    f"leave the row out{advice}"
                 )
         return found
 
-    def matrix(self, names: Sequence[str], option: str = "features") -> NDArray[np.float64]:
+    def matrix(self, names: Sequence[str], advice: str = "") -> NDArray[np.float64]:
         """Columns of numbers, (N, D)."""
-        return np.stack([self.numbers(name, option) for name in names], axis=-1)
+        return np.stack([self.numbers(name, "features", advice) for name in names], axis=-1)
 
     def _column(self, name: str, option: str) -> Sequence[str]:
         if not name:
@@ -72,11 +72,6 @@ class Columns(NamedTuple):
 
     def _row(self, row: int) -> str:
         return f"row {self.first + row}"
-
-
-def is_table(path: Path) -> bool:
-    """Whether a file's name says that it is a table."""
-    return path.suffix.lower() in (".csv", ".tsv", ".txt", *PARQUET)
 
 
 def read_table(path: Path) -> Columns:

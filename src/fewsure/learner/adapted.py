@@ -1,12 +1,12 @@
 """One task after adapting to its few examples."""
 
-import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
@@ -18,11 +18,12 @@ from fewsure.errors import Diverged, FewsureError, require
 from fewsure.files import write_atomically
 from fewsure.learner.inputs import read_inputs, read_targets
 from fewsure.learner.labels import Labels, read_labels
-from fewsure.learner.prediction import ClassPrediction, ValuePrediction
-from fewsure.learner.predictor import Predictor
+from fewsure.learner.prediction import ClassPrediction, Promise, ValuePrediction
+from fewsure.learner.predictor import Predictor, State
+from fewsure.records import from_json
 from fewsure.types import Batch, Model, Noise, Parts
 
-FORMAT = 1
+FORMAT = 2
 BATCH_SIZE = 256
 """Query points that are passed through the networks at once; predictions do not depend on it."""
 
@@ -38,8 +39,8 @@ class Adapted:
     """The task's classes; none for regression."""
     counts: tuple[int, ...]
     """Support examples of each class, or of the whole regression task."""
-    shared: str
-    """A digest of what it shared with all tasks (θ) in adapting."""
+    state: State
+    """What it has in common with the tasks beside it."""
     noise: Noise
     """The random numbers of its sampled functions."""
 
@@ -53,6 +54,7 @@ class Adapted:
         is transductive, a prediction depends on its own x alone.
         """
         require(batch_size >= 1, "batch_size", "at least 1", batch_size)
+        require_coverage(coverage)
         calibration = self.require_calibration() if coverage is not None else None
         inputs = read_inputs(x, self.predictor.scale, "x").to(self.predictor.device)
         outputs = self.outputs(inputs, batch_size)
@@ -62,9 +64,11 @@ class Adapted:
                 "If so, train anew with a lower lr or inner_lr"
             )
         found: Any = None
+        promise: Promise | None = None
         if calibration is not None:
             assert coverage is not None
             shot = self.counts[0]
+            promise = Promise(coverage, calibration.environment)
             found = with_coverage(calibration, self.predictor.experiment, outputs, shot=shot, coverage=coverage)
         as_tensors = isinstance(x, torch.Tensor)
         place = x.device if isinstance(x, torch.Tensor) else torch.device("cpu")
@@ -72,9 +76,9 @@ class Adapted:
             scale = self.predictor.scale
             interval = None if found is None else (scale.values(found[0]).to(place), scale.values(found[1]).to(place))
             values = scale.values(outputs.squeeze(-1)).to(place)
-            return ValuePrediction(values, self.predictor.noise_std, interval, coverage=coverage, as_tensors=as_tensors)
+            return ValuePrediction(values, self.predictor.noise_std, interval, promise=promise, as_tensors=as_tensors)
         probabilities = outputs.double().softmax(-1).to(place)
-        return ClassPrediction(probabilities, self.labels, found, coverage=coverage, as_tensors=as_tensors)
+        return ClassPrediction(probabilities, self.labels, found, promise=promise, as_tensors=as_tensors)
 
     def outputs(self, x: Tensor, batch_size: int = BATCH_SIZE) -> Tensor:
         """Outputs (S, N, C) of the sampled functions at inputs as networks see them."""
@@ -86,12 +90,12 @@ class Adapted:
     def require_calibration(self) -> Calibration:
         """What coverage is made from; refuses a task for which none is known."""
         run = self.predictor.run.folder
-        calibration = self.predictor.calibration
+        calibration = self.predictor.state.calibration
         if calibration is None:
             raise FewsureError(
                 f"coverage needs a certified run: run `fewsure certify {run}` once (of a learner, after learner.save)"
             )
-        if calibration.checkpoint != self.predictor.digest or shared_digest(calibration.shared) != self.shared:
+        if calibration.checkpoint != self.predictor.digest or self.predictor.state.digest != self.state.digest:
             raise FewsureError(f"{run} was trained or certified after this task was adapted; load it and adapt again")
         if len(set(self.counts)) > 1:
             raise FewsureError(
@@ -107,29 +111,26 @@ class Adapted:
 
     def save(self, path: str | Path) -> None:
         """Write what the task needs beside the learner, and no more, to a safetensors file; `learner.load_adapted`."""
-        classes, form = (None, None) if self.labels is None else (self.labels.classes, self.labels.form)
-        for label in classes or ():
-            if not isinstance(label, (str, int, float)):
-                raise FewsureError(f"expected labels to be text or numbers to be stored, but got {label!r}")
+        classes, form = (None, None) if self.labels is None else (_plain(self.labels.classes), self.labels.form)
         facts = {
             "format": FORMAT,
             "checkpoint": self.predictor.digest,
             "classes": classes,
             "form": form,
             "counts": self.counts,
-            "shared": self.shared,
+            "draws": self.state.digest,
             "posterior": [f"{part}/{name}" for part, params in self.posterior.items() for name in params],
         }
         write_atomically(Path(path), to_bytes(self._own_tensors(), metadata={"adapted": json.dumps(facts)}))
 
     def _own_tensors(self) -> dict[str, Tensor]:
-        """The posterior without what it has from the meta-parameters as they are."""
-        meta = self.predictor.meta
+        """The posterior without what every task starts from and this one has as it was."""
+        start = self.state.start
         return {
             f"{part}/{name}": value.cpu().contiguous()
             for part, params in self.posterior.items()
             for name, value in params.items()
-            if value is not meta.get(part, {}).get(name) and not _same(value, meta.get(part, {}).get(name))
+            if value is not start.get(part, {}).get(name)
         }
 
 
@@ -156,12 +157,9 @@ def adapt(predictor: Predictor, x: Any, y: Any) -> Adapted:
             )
         counts = tuple(torch.bincount(targets).tolist())
     model = predictor.model(1 if labels is None else len(labels.classes))
-    shared = predictor.shared
+    state = predictor.state
     support = Batch(inputs.to(predictor.device), targets.to(predictor.device))
-    posterior = predictor.adapt(model, support, shared)
-    return Adapted(
-        predictor, model, posterior, labels, counts, shared_digest(shared), predictor.prediction_noise(model)
-    )
+    return Adapted(predictor, model, predictor.adapt(model, support, state), labels, counts, state, state.draws.predict)
 
 
 def load_adapted(predictor: Predictor, path: str | Path) -> Adapted:
@@ -170,37 +168,45 @@ def load_adapted(predictor: Predictor, path: str | Path) -> Adapted:
         raise FewsureError(f"expected a file that adapted.save(…) has written, but {path} is not there")
     try:
         with safe_open(path, framework="pt", device=str(predictor.device)) as file:
-            facts = json.loads((file.metadata() or {})["adapted"])
+            facts = from_json((file.metadata() or {})["adapted"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
         if facts["format"] != FORMAT:
             raise ValueError("of another format")
         classes, form, counts = facts["classes"], facts["form"], tuple(int(count) for count in facts["counts"])
         labels = None if classes is None else Labels(tuple(classes), str(form))
-        shared, checkpoint, names = str(facts["shared"]), facts["checkpoint"], [*map(str, facts["posterior"])]
+        draws, checkpoint, names = str(facts["draws"]), facts["checkpoint"], [*map(str, facts["posterior"])]
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise FewsureError(f"{path} cannot be read as an adapted task ({error}); save it again") from error
     if checkpoint != predictor.digest:
         raise FewsureError(
             f"{path} was adapted from another checkpoint than that of {predictor.run.folder}; adapt again"
         )
+    state = predictor.state
+    if draws != state.digest:
+        raise FewsureError(
+            f"{path} was adapted with other random numbers than those that {predictor.run.folder} is certified with; "
+            "adapt again"
+        )
     model = predictor.model(1 if labels is None else len(labels.classes))
     posterior: Parts = {}
     for key in names:  # in the order in which a flat weight vector holds them, which safetensors does not keep
         part, _, name = key.partition("/")
-        value = tensors.get(key, predictor.meta.get(part, {}).get(name))
+        value = tensors.get(key, state.start.get(part, {}).get(name))
         if value is None:
             raise FewsureError(f"{path} cannot be read as an adapted task ({key} is missing); save it again")
         posterior.setdefault(part, {})[name] = value
-    return Adapted(predictor, model, posterior, labels, counts, shared, predictor.prediction_noise(model))
+    return Adapted(predictor, model, posterior, labels, counts, state, state.draws.predict)
 
 
-def shared_digest(shared: Mapping[str, Tensor]) -> str:
-    """SHA-256 of shared draws."""
-    digest = hashlib.sha256()
-    for name in sorted(shared):
-        digest.update(name.encode() + shared[name].cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
+def require_coverage(coverage: float | None) -> None:
+    """Refuse a coverage that is no probability."""
+    require(coverage is None or 0 < coverage < 1, "coverage", "a probability in (0, 1)", coverage)
 
 
-def _same(value: Tensor, other: Tensor | None) -> bool:
-    return other is not None and value.shape == other.shape and torch.equal(value, other)
+def _plain(labels: tuple[Hashable, ...]) -> list[Any]:
+    """Labels as JSON has them."""
+    plain = [label.item() if isinstance(label, np.generic) else label for label in labels]
+    for label in plain:
+        if not isinstance(label, (str, int, float)):
+            raise FewsureError(f"expected labels to be text or numbers to be stored, but got {label!r}")
+    return plain

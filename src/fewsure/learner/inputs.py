@@ -10,7 +10,7 @@ from fewsure.data import Data
 from fewsure.data.classification import Classification
 from fewsure.data.own_classes import OwnClassification
 from fewsure.data.own_regression import OwnRegression
-from fewsure.data.scale import Scale
+from fewsure.data.scale import Scale, require_pixels
 from fewsure.errors import FewsureError
 
 
@@ -35,11 +35,8 @@ def read_inputs(x: Any, scale: Scale, name: str) -> Tensor:
     if not len(values):
         raise FewsureError(f"expected `{name}` to hold at least 1 example, but got none")
     _require_finite(values, name)
-    if len(scale.shape) == 3 and values.dtype != torch.uint8 and float(values.max()) > 2:
-        raise FewsureError(
-            f"expected pixels of `{name}` as bytes (uint8), or as numbers from 0 to 1, but got {values.dtype} up to "
-            f"{float(values.max()):g}; convert with astype('uint8'), or divide by 255"
-        )
+    if len(scale.shape) == 3:
+        require_pixels(values, f"`{name}`")
     return scale.inputs(values)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fewsure.algorithms import ALGORITHMS
 from fewsure.data import DATA
 from fewsure.data.own_tasks import GivenClasses, GivenRegression, own_tasks
@@ -72,7 +74,7 @@ class Learner:
         require(checkpoint_every >= 1, "checkpoint_every", "at least 1", checkpoint_every)
         training = self._experiment.training
         if updates is not None:
-            training = dataclasses.replace(training, updates=checked(int, updates, "updates"))
+            training = dataclasses.replace(training, updates=checked(int, _plain(updates), "updates"))
         if self._predictor is not None and training.updates != self._experiment.training.updates:
             raise FewsureError(
                 f"this learner was trained with {self._experiment.training.updates:,} updates, over which its learning "
@@ -183,7 +185,7 @@ def _is_data(data: Any) -> bool:
 def _data_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those options that are of tasks given in Python, whose sizes depend on them."""
     known = {name for kind in (GivenRegression, GivenClasses) for name in field_types(kind)}
-    return {name: value for name, value in options.items() if name in known}
+    return {name: _plain(value) for name, value in options.items() if name in known}
 
 
 def _with_options(experiment: Experiment, options: Mapping[str, Any]) -> Experiment:
@@ -195,8 +197,17 @@ def _with_options(experiment: Experiment, options: Mapping[str, Any]) -> Experim
     groups: dict[str, Any] = {
         group: dataclasses.replace(
             getattr(experiment, group),
-            **{name: checked(kind, options[name], name) for name, kind in kinds[group].items() if name in options},
+            **{
+                name: checked(kind, _plain(options[name]), name)
+                for name, kind in kinds[group].items()
+                if name in options
+            },
         )
         for group in GROUPS
     }
     return dataclasses.replace(experiment, **groups)
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's as Python's own, which a run can record."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,13 +14,22 @@ Array = Any
 """A tensor where x was one, else a numpy array."""
 
 
+class Promise(NamedTuple):
+    """A probability, and the tasks for which it holds."""
+
+    coverage: float
+    environment: str
+
+
 class Prediction:
     """What both kinds of prediction share."""
 
-    def __init__(self, as_tensors: bool, coverage: float | None) -> None:
+    def __init__(self, as_tensors: bool, promise: Promise | None) -> None:
         self._as_tensors = as_tensors
-        self.coverage = coverage
+        self.coverage = promise.coverage if promise else None
         """What was asked for, if anything was."""
+        self.environment = promise.environment if promise else None
+        """The tasks that were calibrated with, in words: the coverage is that of a new task like them."""
 
     def _give(self, values: Tensor) -> Array:
         return values if self._as_tensors else values.cpu().numpy()
@@ -44,10 +53,10 @@ class ValuePrediction(Prediction):
         noise_std: float,
         interval: tuple[Tensor, Tensor] | None = None,
         *,
-        coverage: float | None = None,
+        promise: Promise | None = None,
         as_tensors: bool = True,
     ) -> None:
-        super().__init__(as_tensors, coverage)
+        super().__init__(as_tensors, promise)
         self._samples, self._interval = samples, interval
         self.noise_std = noise_std
         """Standard deviation of the noise on labels: given with the data, or learned from validation tasks."""
@@ -118,10 +127,10 @@ class ClassPrediction(Prediction):
         labels: Labels,
         sets: Tensor | None = None,
         *,
-        coverage: float | None = None,
+        promise: Promise | None = None,
         as_tensors: bool = True,
     ) -> None:
-        super().__init__(as_tensors, coverage)
+        super().__init__(as_tensors, promise)
         self._samples, self._labels, self._sets = samples, labels, sets
 
     @cached_property

@@ -1,30 +1,48 @@
 """A trained run, ready to adapt to tasks. Nothing changes it, so that threads may share it."""
 
-from dataclasses import dataclass
-from functools import lru_cache
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fewsure import streams
 from fewsure.algorithms.protonet import ProtoNet
-from fewsure.certification.predictor import CALIBRATION, calibration_of, checkpoint_digest, draw_shared, shared_noise_of
+from fewsure.algorithms.simpa import Simpa
+from fewsure.certification.predictor import CALIBRATION, Draws, calibration_of, checkpoint_digest, draws_of, new_draws
 from fewsure.conformal import Calibration
 from fewsure.data.scale import Scale
+from fewsure.devices import precision
 from fewsure.errors import FewsureError
 from fewsure.evaluation import SAMPLES
 from fewsure.experiment import Experiment
+from fewsure.kernels.fused import fused_kernels
 from fewsure.learner.inputs import scale_of
 from fewsure.noise import with_noise_level
 from fewsure.training.runs import Run
 from fewsure.types import Batch, Model, Noise, Parts
-from fewsure.vectorise import draw_noise, draw_per_task
 
 SEED = 0
-"""Of the noise of adaptation and prediction: the same call gives the same numbers."""
+"""Of the random numbers of a run that is not certified; it is `fewsure certify`'s, too, unless another is asked for."""
 
 
-@dataclass(frozen=True)
+class State(NamedTuple):
+    """What all tasks have in common that are adapted before the run is certified anew."""
+
+    calibration: Calibration | None
+    """What `fewsure certify` has found for this run, if it has been run."""
+    draws: Draws
+    """All random numbers: those that were certified, if any were, since a guarantee holds for them alone."""
+    digest: str
+    """Of the draws."""
+    start: Parts
+    """Where every task starts, θ of SImPa or the meta-parameters, of which a task changes a part."""
+
+
+@dataclass(frozen=True, eq=False)
 class Predictor:
     """Meta-parameters with all that belongs to them."""
 
@@ -35,6 +53,9 @@ class Predictor:
     device: torch.device
     digest: str
     """Of the checkpoint: what is made by this predictor belongs to it."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _states: dict[int | None, State] = field(default_factory=dict, repr=False)
+    """The last one, by the time of the calibration's file."""
 
     @classmethod
     def of_run(cls, run: Run, device: torch.device) -> "Predictor":
@@ -52,19 +73,29 @@ class Predictor:
         return float(getattr(self.experiment.data, "noise_std", None) or 0.0)
 
     @property
-    def calibration(self) -> Calibration | None:
-        """What `fewsure certify` has found for this run, if it has been run."""
+    def state(self) -> State:
+        """What tasks are adapted with from now on."""
         path = self.run.folder / CALIBRATION
-        return _calibration(self.run, path.stat().st_mtime_ns) if path.is_file() else None
+        changed = path.stat().st_mtime_ns if path.is_file() else None
+        with self._lock:
+            if changed not in self._states:
+                state = self._new_state()
+                self._states.clear()
+                self._states[changed] = state
+            return self._states[changed]
 
-    @property
-    def shared(self) -> Noise:
-        """What all tasks share (θ): the draw that was certified, if one was, since a guarantee holds for that one."""
-        calibration = self.calibration
+    def _new_state(self) -> State:
+        calibration = calibration_of(self.run)
         if calibration is None:
-            drawn = draw_shared(self.experiment, SEED)
-            return {name: draw.to(self.device) for name, draw in drawn.items()}
-        return shared_noise_of(calibration, self.experiment, self.device)
+            draws = new_draws(self.experiment, SEED, SAMPLES)
+        else:
+            draws = draws_of(calibration, self.experiment)
+        here, algorithm = draws.to(self.device), self.experiment.algorithm
+        start = self.meta
+        if isinstance(algorithm, Simpa):
+            with self._as_evaluated():
+                start = {"generator": algorithm.start(self.meta, self.experiment.model, here.shared)}
+        return State(calibration, here, draws_digest(draws), start)
 
     def model(self, way: int) -> Model:
         """The model of a task with so many classes, or of a regression task."""
@@ -79,26 +110,47 @@ class Predictor:
             "protonet, which takes any number"
         )
 
-    def adapt(self, model: Model, support: Batch, shared: Noise) -> Parts:
-        """The posterior of a task."""
-        _, noise = draw_noise(self.experiment.algorithm.noise(model), 1, streams.generator(SEED, "adapt"))
-        own = {name: draw[0].to(self.device) for name, draw in noise.items()}
-        with torch.no_grad():
+    def adapt(self, model: Model, support: Batch, state: State) -> Parts:
+        """What predictions need of a task's posterior. What adapting left as it was is the state's, not a copy."""
+        shared, own, _ = state.draws
+        with self._as_evaluated():
             posterior = self.experiment.algorithm.adapt(self.meta, model, support, shared | own)
-        return {part: {name: value.detach() for name, value in params.items()} for part, params in posterior.items()}
-
-    def prediction_noise(self, model: Model) -> Noise:
-        """The random numbers of SAMPLES functions of a task."""
-        draws = self.experiment.algorithm.prediction_noise(model, SAMPLES)
-        noise = draw_per_task(draws, 1, streams.generator(SEED, "predict"))
-        return {name: draw[0].to(self.device) for name, draw in noise.items()}
+        if isinstance(self.experiment.algorithm, Simpa):
+            posterior = {"generator": posterior["generator"]}  # its critic has no part in predictions
+        return {
+            part: {name: _shared(value.detach(), state.start, part, name) for name, value in params.items()}
+            for part, params in posterior.items()
+        }
 
     def outputs(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         """Outputs (S, N, C) of the sampled functions of a task."""
-        with torch.no_grad():
+        with self._as_evaluated():
             return self.experiment.algorithm.predict(posterior, model, x, noise)
 
+    @contextmanager
+    def _as_evaluated(self) -> Iterator[None]:
+        """The arithmetic of `evaluate` and `certify`."""
+        with torch.no_grad(), fused_kernels(allowed=True):
+            if self.device.type == "cpu":
+                yield
+                return
+            with _PRECISION, precision(self.experiment.training.precision):  # a switch of the whole process
+                yield
 
-@lru_cache(maxsize=4)
-def _calibration(run: Run, changed: int) -> Calibration | None:
-    return calibration_of(run)
+
+_PRECISION = threading.RLock()
+
+
+def draws_digest(draws: Draws) -> str:
+    """SHA-256 of random numbers, in the order of their names."""
+    digest = hashlib.sha256()
+    for name, draw in sorted(draws.flat().items()):
+        digest.update(name.encode() + draw.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _shared(value: Tensor, start: Parts, part: str, name: str) -> Tensor:
+    """The tensor that tasks start from, where it has the same numbers."""
+    other = start.get(part, {}).get(name)
+    same = other is not None and other.shape == value.shape and torch.equal(value, other)
+    return other if same and other is not None else value
