@@ -1,0 +1,214 @@
+"""An adapted task as a file for other programs: ONNX, or a program of `torch.export`.
+
+The file maps examples as the user has them (a table's columns in their own units, the bytes of images) to
+
+    regression:       mean (N,), std (N,) and samples (S, N), in the target's unit
+    classification:   probabilities (N, C) and samples (S, N, C)
+
+for any number N of examples. It holds the S networks that were sampled and nothing that they were made from, and a
+description (`fewsure`, JSON): the shape and columns of x, the classes in the order of their probabilities, the noise.
+"""
+
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+from torch.utils import _pytree as pytree
+
+from fewsure.errors import FewsureError
+from fewsure.files import write_atomically
+from fewsure.learner.adapted import Adapted
+from fewsure.learner.prediction import ClassPrediction, ValuePrediction
+from fewsure.posteriors import outputs
+from fewsure.types import Network, Params
+from fewsure.version import __version__
+
+PACKAGES = ("onnx", "onnxscript")
+"""What torch needs to write ONNX."""
+KEY = "fewsure"
+"""The name of the description in either file."""
+EXAMPLES = 2
+"""N of the example that is traced; with one, torch would take N = 1 for granted."""
+
+
+class Exported(NamedTuple):
+    """A task's program, and what is to be known of it."""
+
+    program: ExportedProgram
+    description: dict[str, Any]
+
+
+def export(adapted: Adapted) -> Exported:
+    """The program of an adapted task. Its outputs are those of `adapted.predict`, up to rounding."""
+    if adapted.model.network.transductive:
+        raise FewsureError(
+            "the predictions of this run depend on the other queries (its norm is `batch`), so that no program maps an "
+            "example to its prediction; train with --norm instance, or --norm none"
+        )
+    adapted.predict(_example(adapted))  # refuses one that diverged
+    task = _on_cpu(adapted)
+    module = AdaptedModule(task).eval()
+    with torch.no_grad(), _quiet():
+        program = torch.export.export(module, (_example(task),), dynamic_shapes=({0: Dim("N")},), strict=False)
+    return Exported(program, _description(task, module))
+
+
+def write_torch(exported: Exported, path: Path) -> None:
+    """Write a `.pt2` file: `torch.export.load(path).module()(x)` gives the outputs."""
+    content = io.BytesIO()
+    with _quiet():
+        torch.export.save(exported.program, content, extra_files={f"{KEY}.json": json.dumps(exported.description)})
+    write_atomically(path, content.getvalue())
+
+
+def write_onnx(exported: Exported, path: Path) -> None:
+    """Write an ONNX file with the input `x` and the outputs by their names."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise FewsureError(
+            f"expected the packages {' and '.join(PACKAGES)} to write ONNX, but {missing[0]} is not installed; run "
+            "`pip install fewsure[export]`, or `pip install onnx onnxscript`"
+        )
+    with torch.no_grad(), _quiet():
+        written = torch.onnx.export(
+            exported.program,
+            dynamo=True,
+            verbose=False,
+            input_names=["x"],
+            output_names=list(exported.description["outputs"]),
+        )
+    assert written is not None
+    model = written.model_proto
+    for value in (*model.graph.input, *model.graph.output):
+        for size in value.type.tensor_type.shape.dim:
+            if size.dim_param:  # there is one such size, which torch gives a name of its own
+                size.dim_param = "N"
+    entry = model.metadata_props.add()
+    entry.key, entry.value = KEY, json.dumps(exported.description)
+    write_atomically(path, model.SerializeToString())
+
+
+class AdaptedModule(torch.nn.Module):
+    """An adapted task as a module: x (N, *shape), in the user's units → a tuple of outputs."""
+
+    def __init__(self, adapted: Adapted) -> None:
+        super().__init__()
+        self._task = adapted
+        self._networks = sampled_networks(adapted)
+
+    @property
+    def samples(self) -> int:
+        """S."""
+        return 1 if self._networks is None else len(next(iter(self._networks.values())))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        predictor, labels = self._task.predictor, self._task.labels
+        found = self._outputs(predictor.scale.inputs(x))
+        if labels is None:
+            values = ValuePrediction(predictor.scale.values(found.squeeze(-1)), predictor.noise_std)
+            return values.mean, values.std, values.samples
+        classes = ClassPrediction(found.softmax(-1), labels)
+        return classes.probabilities, classes.samples
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        task = self._task
+        if self._networks is None:
+            return task.predictor.outputs(task.posterior, task.model, x, task.noise)
+        return outputs(task.model.network, self._networks, x)
+
+
+def sampled_networks(adapted: Adapted) -> Params | None:
+    """The weights, stacked, of the networks that a task is predicted with; none where it is no network's output.
+
+    Methods have one interface, `predict`. Whatever a method does to arrive at networks, it calls each of them at x.
+    """
+    predictor, model = adapted.predictor, adapted.model
+    x = predictor.scale.inputs(_example(adapted))
+    called = _Called(model.network, x)
+    predictor.outputs(adapted.posterior, model._replace(network=called), x, adapted.noise)
+    if not called.weights:
+        return None
+    return {name: torch.stack([weights[name] for weights in called.weights]) for name in called.weights[0]}
+
+
+class _Called:
+    """A network that remembers the weights that it was called with at x."""
+
+    convolutional = True
+    """Such networks are called one after the other on a CPU, never all at once."""
+
+    def __init__(self, network: Network, x: Tensor) -> None:
+        self._network, self._x = network, x
+        self.weights: list[Params] = []
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return self._network.shapes
+
+    @property
+    def embedding(self) -> Network:
+        return self._network.embedding
+
+    @property
+    def transductive(self) -> bool:
+        return self._network.transductive
+
+    def init(self, generator: torch.Generator) -> Params:
+        return self._network.init(generator)
+
+    def __call__(self, params: Params, x: Tensor) -> Tensor:
+        if x is self._x:
+            self.weights.append(dict(params))
+        return self._network(params, x)
+
+
+def _example(adapted: Adapted) -> Tensor:
+    scale = adapted.predictor.scale
+    kind = torch.uint8 if len(scale.shape) == 3 else torch.float64 if scale.x_mean else torch.float32
+    return torch.zeros(EXAMPLES, *scale.shape, dtype=kind)
+
+
+def _description(adapted: Adapted, module: AdaptedModule) -> dict[str, Any]:
+    scale, labels = adapted.predictor.scale, adapted.labels
+    names = ["mean", "std", "samples"] if labels is None else ["probabilities", "samples"]
+    kind = str(_example(adapted).dtype).removeprefix("torch.")
+    described: dict[str, Any] = {
+        "version": __version__,
+        "checkpoint": adapted.predictor.digest,
+        "method": adapted.predictor.experiment.algorithm_name,
+        "input": {"name": "x", "type": kind, "shape": ["N", *scale.shape], "columns": list(scale.columns)},
+        "outputs": names,
+        "samples": module.samples,
+    }
+    if labels is None:
+        return described | {"noise_std": adapted.predictor.noise_std}
+    return described | {"classes": [c if isinstance(c, (str, int, float)) else str(c) for c in labels.classes]}
+
+
+def _on_cpu(adapted: Adapted) -> Adapted:
+    posterior, noise = pytree.tree_map(lambda value: value.cpu(), (adapted.posterior, adapted.noise))
+    return replace(adapted, posterior=posterior, noise=noise)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's remarks about its own insides and about packages that have no part in this."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

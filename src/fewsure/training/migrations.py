@@ -1,0 +1,47 @@
+"""Runs of older versions: options that a `config.json` did not have when it was written.
+
+An option that joins a dataclass of options gets a line here, with the value that does what the code did before. A run
+without it then loads, and goes on as it was. What cannot be had that way is a new format (`runs.FORMAT`), which is
+refused with what to do.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fewsure.experiment import GROUPS
+
+
+class Added(NamedTuple):
+    """An option that format 1 did not have at first."""
+
+    group: str
+    """Of options."""
+    option: str
+    value: Any
+    """What does as before."""
+    kinds: tuple[str, ...] = ()
+    """The algorithms, or the data sets, that have it; none for all."""
+
+
+ADDED = (
+    Added("training", "cuda_graph", True),  # results do not depend on it
+    Added("training", "precision", "float32"),  # torch's own choice for matrix products
+    Added("algorithm", "weight_noise", 0.0, ("simpa",)),
+    Added("algorithm", "clip_from", 0.0, ("simpa",)),
+    Added("algorithm", "clip_lower", True, ("simpa",)),
+    Added("algorithm", "inner_clip_norm", None, ("simpa", "maml", "abml", "vampire", "platipus", "bmaml")),
+)
+"""In the order in which they came, all within format 1."""
+
+
+def with_added_options(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's record with the options that were added after it was written; nothing that is there changes.
+
+    >>> with_added_options({"algorithm": {"name": "protonet"}, "training": {"precision": "tf32"}})
+    {'algorithm': {'name': 'protonet'}, 'training': {'precision': 'tf32', 'cuda_graph': True}}
+    """
+    groups = {group: dict(record[group]) for group in GROUPS if isinstance(record.get(group), Mapping)}
+    for group, option, value, kinds in ADDED:
+        if group in groups and (not kinds or groups[group].get("name") in kinds):
+            groups[group].setdefault(option, value)
+    return dict(record) | groups

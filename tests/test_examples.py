@@ -1,0 +1,29 @@
+"""The examples run, with fewer updates than they ask for."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+SAYS = {
+    "sine_line.py": "200 unseen tasks: MSE",
+    "own_images.py": "never seen in training, from 5 images each:",
+    "own_csv.py": "from 5 years that are known:",
+}
+
+
+def test_every_example_is_tested() -> None:
+    assert sorted(SAYS) == sorted(path.name for path in EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_an_example_runs(
+    name: str, own_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    monkeypatch.setattr("sys.argv", [name, "--updates", "2", "--out", out])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert SAYS[name] in printed
+    assert f"The run is in {out}" in printed

@@ -1,0 +1,138 @@
+"""Runs of older versions load, and do what they did."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fewsure import FewsureError, load
+from fewsure.algorithms import ALGORITHMS
+from fewsure.cli import main
+from fewsure.experiment import GROUPS
+from fewsure.records import field_types, to_record
+from fewsure.training.migrations import ADDED
+from fewsure.training.runs import FORMAT, Run
+
+FIRST: dict[str, Any] = {
+    "format": 1,
+    "version": "0.1.0",
+    "algorithm": {
+        "name": "simpa",
+        "inner_lr": 0.001,
+        "inner_steps": 2,
+        "first_order": True,
+        "clip": "none",
+        "kl": "moment",
+        "kl_samples": 4,
+        "form": "paper",
+        "epsilon": 0.1,
+        "sigma_theta": 1.0,
+        "sigma_w": 1.0,
+        "sigma_0": 1e-6,
+        "warm_up_tasks": 0,
+        "train_samples": 1,
+        "latent": 3,
+        "latent_noise": "uniform",
+        "generator_hidden": [6],
+        "critic_hidden": [5],
+        "critic_lr": 0.001,
+        "critic_steps": 1,
+    },
+    "data": {
+        "name": "sine-line",
+        "shot": 5,
+        "query": 7,
+        "noise_std": 0.3,
+        "x_range": [-5.0, 5.0],
+        "amplitude": [0.1, 5.0],
+        "phase": [0.0, 3.141592653589793],
+        "slope": [-3.0, 3.0],
+        "intercept": [-3.0, 3.0],
+        "sine_share": 0.5,
+    },
+    "network": {"hidden": [6]},
+    "training": {
+        "updates": 3,
+        "tasks": 2,
+        "lr": 0.001,
+        "schedule": "cosine",
+        "lr_warm_up": 0,
+        "clip_norm": 10.0,
+        "seed": 0,
+        "chunk_size": None,
+    },
+    "preset": "recommended",
+}
+"""A config.json as the first version wrote it. It never changes: an option that is added later goes to ADDED."""
+
+
+GAUSSIAN = ("inner_lr", "inner_steps", "first_order", "temperature", "kl_weight", "train_samples", "initial_std")
+FIRST_OPTIONS = {
+    "simpa": tuple(FIRST["algorithm"])[1:],
+    "maml": ("inner_lr", "inner_steps", "first_order"),
+    "abml": (*GAUSSIAN, "gamma_shape", "gamma_rate", "hyper_prior_tasks"),
+    "vampire": GAUSSIAN,
+    "platipus": (
+        *("inner_lr", "inner_steps", "first_order", "kl_weight"),
+        *("prior_std", "inference_std", "prior_lr", "inference_lr"),
+    ),
+    "bmaml": (
+        *("particles", "inner_lr", "inner_steps", "first_order"),
+        *("likelihood_scale", "prior_std", "chaser", "leader_steps"),
+    ),
+}
+"""The options of each method in the first version that had it."""
+
+
+@pytest.fixture
+def old_run(tmp_path: Path) -> Path:
+    folder = tmp_path / "old"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(FIRST))
+    return folder
+
+
+def test_a_run_of_the_first_version_loads_and_trains_on(old_run: Path) -> None:
+    experiment = Run.open(old_run).experiment
+    assert experiment.training.precision == "float32"
+    assert experiment.algorithm.weight_noise == 0.0  # type: ignore[attr-defined]
+    assert experiment.start == "random"
+    assert main(["train", "simpa", "--out", str(old_run), "--resume", "--device", "cpu", "--json"]) == 0
+    adapted = load(old_run, device="cpu").adapt([-2.0, -1.0, 0.0, 1.0, 2.0], [-2.0, -1.0, 0.0, 1.0, 2.0])
+    assert adapted.predict([0.5]).mean.shape == (1,)
+
+
+def test_what_was_there_stays_as_it_is(old_run: Path) -> None:
+    record = Run.open(old_run).experiment.record()
+    for group in GROUPS:
+        assert {name: record[group][name] for name in FIRST[group]} == FIRST[group]
+
+
+@pytest.mark.parametrize("name", FIRST_OPTIONS)
+def test_a_run_of_each_methods_first_version_loads(name: str, old_run: Path) -> None:
+    now = to_record(ALGORITHMS[name]())
+    record = {"name": name} | {option: now[option] for option in FIRST_OPTIONS[name]}
+    (old_run / "config.json").write_text(json.dumps(FIRST | {"algorithm": record}))
+    assert Run.open(old_run).experiment.algorithm_name == name
+
+
+def test_every_added_option_is_one(old_run: Path) -> None:
+    experiment = Run.open(old_run).experiment
+    for group, option, _, _ in ADDED:
+        assert option in field_types(type(getattr(experiment, group)))
+        assert option not in FIRST[group]
+
+
+@pytest.mark.parametrize("written", [0, FORMAT + 1])
+def test_another_format_is_refused_with_what_to_do(old_run: Path, written: int) -> None:
+    (old_run / "config.json").write_text(json.dumps(FIRST | {"format": written, "version": "7.8"}))
+    with pytest.raises(FewsureError, match=r"use fewsure 7\.8, or train the run anew"):
+        Run.open(old_run)
+
+
+def test_an_option_that_never_was_optional_is_missed(old_run: Path) -> None:
+    training = {name: value for name, value in FIRST["training"].items() if name != "lr"}
+    (old_run / "config.json").write_text(json.dumps(FIRST | {"training": training}))
+    with pytest.raises(FewsureError, match="option `lr` is missing; was it written by another version"):
+        Run.open(old_run)

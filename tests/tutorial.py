@@ -1,0 +1,105 @@
+"""Executes the tutorial block by block: Python in one namespace, commands in a shell, all in one folder.
+
+    python tests/tutorial.py docs/tutorial.md            every block as it stands, with the installed package
+    python tests/tutorial.py docs/tutorial.md --write    … and put what was printed into the page's output blocks
+
+`console` blocks install the package, which `make tutorial-test` has done; `text` blocks are the output of the block
+before.
+"""
+
+import argparse
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+QUIET_THREADS = {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
+"""The tutorial's tensors are small, and threads that wait by spinning are slow on a busy machine."""
+FENCE = re.compile(r"^```(?P<kind>python|bash|text|console)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    kind: str
+    code: str
+    start: int
+    """Where the code begins and ends on the page."""
+    end: int
+
+
+def blocks(page: str) -> list[Block]:
+    return [Block(found["kind"], found["code"], *found.span("code")) for found in FENCE.finditer(page)]
+
+
+def in_a_shell(code: str) -> str:
+    """What commands print on standard output; `fewsure` is the one beside this Python."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    printed = subprocess.run(
+        ["bash", "-e", "-c", code], check=True, stdout=subprocess.PIPE, env=os.environ | {"PATH": path}
+    )
+    return printed.stdout.decode()
+
+
+def in_this_process(code: str) -> str:
+    """The same without starting a Python for each line."""
+    from fewsure.cli import main
+
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        for line in code.replace("\\\n", " ").splitlines():
+            command, *arguments = shlex.split(line)
+            if command != "fewsure" or main(arguments) != 0:
+                raise RuntimeError(f"{line} failed")
+    return printed.getvalue()
+
+
+def execute(page: str, folder: Path, shell: Callable[[str], str] = in_a_shell) -> list[str]:
+    """Run the blocks in a folder; what each printed, with nothing for those that are not run."""
+    namespace: dict[str, Any] = {"__name__": "__tutorial__"}
+    printed = []
+    with contextlib.chdir(folder):
+        for block in blocks(page):
+            output = ""
+            if block.kind == "python":
+                with contextlib.redirect_stdout(io.StringIO()) as captured:
+                    exec(compile(block.code, "<tutorial>", "exec"), namespace)
+                output = captured.getvalue()
+            elif block.kind == "bash":
+                output = shell(block.code)
+            printed.append(output)
+    return printed
+
+
+def with_outputs(page: str, printed: list[str]) -> str:
+    """The page with what was printed in each `text` block."""
+    found = blocks(page)
+    for index in reversed(range(1, len(found))):
+        if found[index].kind == "text":
+            output = "\n".join(line.rstrip() for line in printed[index - 1].strip().splitlines())
+            page = f"{page[: found[index].start]}{output}\n{page[found[index].end :]}"
+    return page
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("page", type=Path)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    for name, value in QUIET_THREADS.items():
+        os.environ.setdefault(name, value)
+    page = options.page.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        printed = execute(page, Path(folder))
+    for block, output in zip(blocks(page), printed, strict=True):
+        print(block.code + output)
+    if options.write:
+        options.page.write_text(with_outputs(page, printed), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
