@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install quickstart test kernel-test bench lint types format lock clean
+.PHONY: help install quickstart test kernel-test browser-test soak audit bench lint types format lock wheel docs docs-lock tutorial tutorial-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -29,6 +29,24 @@ kernel-test: install ## The GPU kernels in Triton's interpreter (installs Triton
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check triton
 	$(BIN)/python -m pytest tests/test_kernels.py
 
+browser-test: install ## The report in headless Chromium (installs Debian's), with screenshots in screenshots/
+	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null \
+		|| $(if $(filter 0,$(shell id -u)),,sudo) apt-get install --yes --no-install-recommends chromium
+	$(BIN)/python -m pytest tests/test_browser.py
+
+soak: install ## Faults, full disks, several processes, bad input and a long run (an hour); figures to docs/reliability.md
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target .venv/fuzz atheris \
+		|| echo "atheris cannot be installed here: inputs are changed at random alone" >&2
+	OMP_NUM_THREADS=1 PYTHONPATH=.venv/fuzz $(BIN)/python -m tests.reliability all --keep
+
+audit: ## Known vulnerabilities of the pinned dependencies (asks pypi.org)
+	test -x .venv/audit/bin/pip-audit || $(PYTHON) -m venv .venv/audit
+	.venv/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	@for lock in requirements.lock requirements-docs.lock; do \
+		.venv/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement $$lock \
+			|| { echo "$$lock: a vulnerability is listed above, or pypi.org could not be asked" >&2; exit 1; }; \
+	done
+
 bench: install ## Timings on this CPU, as ratios
 	$(BIN)/python benchmarks/vectorised.py
 	$(BIN)/python benchmarks/busy_machine.py
@@ -50,6 +68,34 @@ lock: ## Make requirements.lock anew from requirements.in, in an environment of 
 	{ echo "# Made by \`make lock\` from requirements.in."; \
 	  .venv/lock/bin/python -m pip freeze | sed -E 's/^(torch==[0-9.]+)\+cpu$$/\1/'; } > requirements.lock
 	rm -rf .venv/lock
+
+wheel: install ## Build the package into dist/
+	rm -rf dist
+	$(BIN)/python -m hatchling build --target wheel --directory dist
+
+tutorial: install ## Run the tutorial and write what it prints into docs/tutorial.md (minutes)
+	$(BIN)/python tests/tutorial.py docs/tutorial.md --write
+
+tutorial-test: wheel ## Run the whole tutorial from the built wheel, in a fresh environment (minutes)
+	rm -rf .venv/tutorial && $(PYTHON) -m venv .venv/tutorial
+	.venv/tutorial/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	.venv/tutorial/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/fewsure-*.whl
+	.venv/tutorial/bin/python tests/tutorial.py docs/tutorial.md
+	rm -rf .venv/tutorial
+
+DOCS := .venv/docs
+docs: ## Build the documentation site into build/site (its links are checked)
+	test -x $(DOCS)/bin/mkdocs || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements-docs.lock
+	$(DOCS)/bin/python -m doctest docs/site/docstrings.py
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
+
+docs-lock: ## Make requirements-docs.lock anew from requirements-docs.in
+	rm -rf .venv/docs-lock && $(PYTHON) -m venv .venv/docs-lock
+	.venv/docs-lock/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements-docs.in
+	{ echo "# Made by \`make docs-lock\` from requirements-docs.in."; .venv/docs-lock/bin/python -m pip freeze; } \
+		> requirements-docs.lock
+	rm -rf .venv/docs-lock
 
 clean: ## Remove the environment and caches
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -14,6 +14,8 @@ from fewsure.errors import Diverged
 from fewsure.experiment import Experiment
 from fewsure.kernels.fused import fused_kernels
 from fewsure.scoring import Predict, scorer
+from fewsure.training.distributed import share_out
+from fewsure.training.runs import RESULT_FORMAT
 from fewsure.types import Draw, Facts, Noise, Parts, Task
 from fewsure.vectorise import better_looped, count, draw_noise, draw_per_task, for_each, take
 from fewsure.version import __version__
@@ -47,6 +49,7 @@ def evaluate(
         )
     data, model = experiment.data, experiment.model
     summary = {
+        "format": RESULT_FORMAT,
         "algorithm": experiment.algorithm_name,
         "data": experiment.data_name,
         **({"way": model.outputs} if model.kind == "classification" else {}),
@@ -96,7 +99,8 @@ def score_blocks(
 ) -> dict[str, Tensor]:
     """What `score` records of each task of the blocks, the number of `samples` and a `fingerprint`.
 
-    `shared` is what all tasks share (θ); `progress` hears how many are done.
+    `shared` is what all tasks share (θ); `progress` hears how many are done. Processes that `torchrun` has started
+    score a block each in turn, and all have the whole result.
     """
     algorithm, model = experiment.algorithm, experiment.model
     device = device_of(meta)
@@ -115,14 +119,13 @@ def score_blocks(
         return records | {"samples": functions, "fingerprint": _fingerprint(block.task)}
 
     every_task = for_each(one_task, loop=better_looped(model.network, device))
-    scored, done = [], 0
+
+    def records_of(block: UnseenBlock) -> dict[str, Tensor]:
+        return {name: value.cpu() for name, value in every_task(block, meta).items()}
+
     exactly = precision(experiment.training.precision)
     with torch.no_grad(), exactly, fused_kernels(allowed=True):  # adapting differentiates once
-        for block in blocks:
-            scored.append({name: value.cpu() for name, value in every_task(block, meta).items()})
-            done += count(block)
-            progress(done)
-    return {name: torch.cat([records[name] for records in scored]) for name in scored[0]}
+        return share_out(blocks, count, records_of, progress)
 
 
 class UnseenBlock(NamedTuple):

@@ -24,5 +24,5 @@ def quickstart(out: Path, device: torch.device, *, tasks: int, seed: int, quiet:
         runs.append(run)
     results = [evaluate_run(run, device, tasks=tasks, seed=seed, quiet=quiet) for run in runs]
     write_atomically(out / "results.json", json.dumps(results, indent=1) + "\n")
-    write_report(runs, out / "report.html", device, tasks=tasks, seed=seed, quiet=quiet)
+    write_report([run.folder for run in runs], out / "report.html", device, tasks=tasks, seed=seed, quiet=quiet)
     return results

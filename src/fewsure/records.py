@@ -1,6 +1,8 @@
 """Frozen dataclasses of options ↔ plain values, as JSON, TOML and the command line hold them."""
 
 import dataclasses
+import json
+import math
 import types
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -80,7 +82,31 @@ def checked(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
         return from_record(hint, value, source=where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise FewsureError(f"expected `{where}` to be a number that is not larger than any float") from error
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise FewsureError(f"expected `{where}` to be of type {hint.__name__}, but got {value!r}")
     return value
+
+
+def from_json(text: str) -> Any:
+    """What a JSON text says. Whatever is wrong with it is a ValueError, also what is nested too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def finite(value: Any) -> Any:
+    """A JSON value in which numbers that are not finite, for which JSON has no word, are null.
+
+    >>> finite({"limit": float("inf"), "terms": [0.5, float("nan")]})
+    {'limit': None, 'terms': [0.5, None]}
+    """
+    if isinstance(value, Mapping):
+        return {name: finite(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [finite(member) for member in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -30,7 +30,7 @@ from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import evaluate
 from fewsure.experiment import GROUPS, Experiment, load_preset
 from fewsure.files import write_atomically
-from fewsure.records import from_record, to_record
+from fewsure.records import from_json, from_record, to_record
 from fewsure.report.drawing import figure_png
 from fewsure.report.figures import comparison_figure, variants_figure
 from fewsure.report.page import write_report
@@ -147,7 +147,8 @@ class Reproduction:
         write_atomically(page, results_page(rows, self._tuning(), unfinished, self.target))
         drawn = [run for run in self._runs() if run.experiment.training.seed == 0 and run.evaluation() is not None]
         if all(run.has_checkpoint for run in drawn):  # records may have been brought from elsewhere without them
-            write_report(drawn, self.folder / "report.html", self.device, tasks=self.tasks, seed=0, quiet=self.quiet)
+            folders = [run.folder for run in drawn]
+            write_report(folders, self.folder / "report.html", self.device, tasks=self.tasks, seed=0, quiet=self.quiet)
         return rows
 
     def _tuning(self) -> list[dict[str, Any]]:
@@ -185,7 +186,7 @@ class Reproduction:
             meta = run.load(self.device).meta
             summary, _ = evaluate(run.experiment, meta, tasks=VALIDATION_TASKS, seed=0, stream="validation")
             write_atomically(file, json.dumps(summary, indent=1) + "\n")
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        found: dict[str, Any] = from_json(file.read_text(encoding="utf-8"))
         return found
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import signal
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -11,19 +12,25 @@ from typing import Any
 import torch
 
 from fewsure.algorithms.platipus import Platipus
+from fewsure.certification.freshness import record_data
 from fewsure.data import prepared
+from fewsure.data.classification import Classification
 from fewsure.data.pools import Split
-from fewsure.errors import FewsureError
+from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import evaluate
 from fewsure.experiment import GROUPS, Experiment
-from fewsure.noise import with_noise_level
+from fewsure.noise import with_learned_noise, with_noise_level
 from fewsure.progress import ProgressLine
-from fewsure.training.loop import Progress, train
-from fewsure.training.runs import Checkpoint, Run
+from fewsure.training.distributed import any_of, first_then_others, is_first
+from fewsure.training.loop import Progress, Validation, train
+from fewsure.training.runs import LAST, Checkpoint, Run
+from fewsure.training.tensorboard import EventWriter
 from fewsure.types import Parts
 
 WITHOUT_EFFECT = ("chunk_size", "cuda_graph")
 """Options on which a result does not depend: a resumed run may have others."""
+VALIDATION_TASKS = 200
+"""Behind the score by which the best checkpoint is kept."""
 
 
 class Stopped(Exception):
@@ -41,8 +48,16 @@ def start_run(folder: Path, experiment: Experiment, *, resume: bool, meta: Parts
 
     A new run starts at the meta-parameters `meta`, if they are given.
     """
+    return first_then_others(
+        lambda: _start_run(folder, experiment, resume, meta), lambda: _start_run(folder, experiment, True, meta)
+    )
+
+
+def _start_run(folder: Path, experiment: Experiment, resume: bool, meta: Parts | None) -> Run:
     if not (resume and (folder / "config.json").exists()):
+        experiment.data.tasks("train", torch.device("cpu"))  # what cannot be trained on leaves nothing behind
         run = Run.create(folder, experiment)
+        record_data(run)
         if meta is not None:
             run.save(Checkpoint(0, meta, {}))
         return run
@@ -60,7 +75,12 @@ def start_run(folder: Path, experiment: Experiment, *, resume: bool, meta: Parts
                 "leave the option out, or choose another --out"
             )
     kept = dataclasses.replace(run.experiment, training=experiment.training, data=experiment.data)
-    return Run(folder, kept, run.version)
+    run = Run(folder, kept, run.version)
+    if not run.has_checkpoint:  # it may have been killed before all of this was there
+        record_data(run)
+        if meta is not None:
+            run.save(Checkpoint(0, meta, {}))
+    return run
 
 
 def start_at_maml(experiment: Experiment, folder: Path) -> tuple[Experiment, Parts]:
@@ -78,31 +98,90 @@ def start_at_maml(experiment: Experiment, folder: Path) -> tuple[Experiment, Par
     return dataclasses.replace(experiment, start=f"maml {digest[:16]}"), experiment.algorithm.from_maml(weights)
 
 
-def train_run(run: Run, device: torch.device, *, quiet: bool = False, checkpoint_every: int = 1000) -> dict[str, Any]:
-    """Train to the end, or until SIGINT or SIGTERM; the last logged line."""
+def train_run(
+    run: Run,
+    device: torch.device,
+    *,
+    quiet: bool = False,
+    checkpoint_every: int = 1000,
+    keep_last: int = 1,
+    keep_best: int = 0,
+    max_skipped: int = 20,
+    tensorboard: bool = False,
+) -> dict[str, Any]:
+    """Train to the end, or until SIGINT or SIGTERM; the last logged line.
+
+    Every `keep_best` updates, if that is not 0, the run is scored on validation tasks, and its best checkpoint kept.
+    """
+    validation = _validation(run.experiment, keep_best, device) if keep_best else None
+    quiet = quiet or not is_first()
     with ProgressLine(f"training {run.experiment.algorithm_name}", quiet=quiet) as line, StopSignal() as stop:
 
         def show(progress: Progress) -> None:
             terms = "  ".join(f"{name} {value:.4g}" for name, value in progress.means.items())
             line.show(progress.update, progress.updates, f"{progress.tasks_per_second:,.0f} tasks/s  {terms}")
 
-        train(run, device, checkpoint_every=checkpoint_every, show=show, stop=stop)
+        train(
+            run,
+            device,
+            checkpoint_every=checkpoint_every,
+            keep_last=keep_last,
+            max_skipped=max_skipped,
+            validation=validation,
+            show=show,
+            log=_event_writer(run, device) if tensorboard and is_first() else lambda line: None,
+            stop=stop,
+        )
     with_noise_level(run, device)
-    if stop.received and run.load(device).update < run.experiment.training.updates:
-        raise Stopped(run.folder, stop.received)
+    if any_of(stop()) and run.load(device).update < run.experiment.training.updates:
+        raise Stopped(run.folder, stop.received or signal.SIGTERM)
     lines = run.metrics()
     if not lines:
         raise FewsureError(f"{run.folder} is trained, but its metrics.jsonl is missing or damaged; train the run anew")
     return lines[-1]
 
 
+def _event_writer(run: Run, device: torch.device) -> Callable[[Mapping[str, Any]], None]:
+    """Writes logged lines as events for TensorBoard, too."""
+    return EventWriter(run.folder, run.load(device).update if run.has_checkpoint else 0).add
+
+
+def _validation(experiment: Experiment, every: int, device: torch.device) -> Validation:
+    """The mean NLL of validation tasks, every so many updates."""
+    data = experiment.data
+    if isinstance(data, Classification) and data.train_on_validation:
+        raise FewsureError("expected --keep-best without --train-on-validation, which leaves no tasks to choose by")
+    data.tasks("validation", device)  # what is not there is missed now, not after hours
+
+    def score(meta: Parts) -> float:
+        try:
+            ready = with_learned_noise(experiment, meta, device)
+            summary, _ = evaluate(ready, meta, tasks=VALIDATION_TASKS, seed=0, stream="validation")
+        except Diverged:
+            return float("inf")
+        return float(summary["nll"]["mean"])
+
+    return Validation(every, score)
+
+
 def evaluate_run(
-    run: Run, device: torch.device, *, tasks: int, seed: int, stream: Split = "test", quiet: bool = False
+    run: Run,
+    device: torch.device,
+    *,
+    tasks: int,
+    seed: int,
+    stream: Split = "test",
+    checkpoint: str = LAST,
+    quiet: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate on unseen tasks, and keep the result in the run folder."""
-    experiment = with_noise_level(run, device)
-    meta = run.load(device).meta
-    with ProgressLine(f"evaluating {run.experiment.algorithm_name}", quiet=quiet) as line:
+    """Evaluate a checkpoint on unseen tasks, and keep the result in the run folder."""
+    found = run.load(device, checkpoint)
+    meta = found.meta
+    if checkpoint == LAST:
+        experiment = with_noise_level(run, device)
+    else:
+        experiment = with_learned_noise(run.experiment, meta, device)
+    with ProgressLine(f"evaluating {run.experiment.algorithm_name}", quiet=quiet or not is_first()) as line:
         summary, records = evaluate(
             experiment,
             meta,
@@ -111,7 +190,9 @@ def evaluate_run(
             stream=stream,
             progress=lambda done: line.show(done, tasks, "tasks"),
         )
-    run.save_evaluation(summary, records)
+    if checkpoint != LAST:
+        summary |= {"checkpoint": checkpoint, "update": found.update}
+    run.save_evaluation(summary, records, checkpoint)
     return summary
 
 

@@ -6,6 +6,7 @@ from fewsure.commands.common import Command
 from fewsure.commands.data import DATA, FEATURES
 from fewsure.commands.evaluate import COMPARE, EVALUATE
 from fewsure.commands.experiments import QUICKSTART, REPRODUCE
+from fewsure.commands.export import EXPORT
 from fewsure.commands.predict import PREDICT
 from fewsure.commands.report import REPORT
 from fewsure.commands.train import TRAIN
@@ -17,6 +18,7 @@ COMMANDS: dict[str, Command] = {
     "compare": COMPARE,
     "certify": CERTIFY,
     "predict": PREDICT,
+    "export": EXPORT,
     "report": REPORT,
     "data": DATA,
     "features": FEATURES,

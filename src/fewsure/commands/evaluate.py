@@ -6,10 +6,11 @@ from pathlib import Path
 
 from fewsure.commands.common import Common, command
 from fewsure.comparison import compare_runs
-from fewsure.devices import find_device
 from fewsure.errors import require
-from fewsure.report.tables import comparison_table, evaluation_table
-from fewsure.training.runs import Run
+from fewsure.report.tables import comparison_table, evaluation_tables
+from fewsure.report.terminal import print_tables
+from fewsure.training.distributed import is_first, together
+from fewsure.training.runs import LAST, Run
 from fewsure.workflow import evaluate_run
 
 
@@ -22,6 +23,8 @@ class Evaluate(Common):
     examples:
       fewsure evaluate runs/simpa
       fewsure evaluate runs/simpa --tasks 10000 --json
+      fewsure evaluate runs/simpa --checkpoint best               what `fewsure train --keep-best` has kept
+      torchrun --nproc-per-node=4 -m fewsure evaluate runs/simpa --tasks 10000
     """
 
     run: Path
@@ -30,6 +33,8 @@ class Evaluate(Common):
     """Unseen tasks."""
     seed: int = 0
     """Chooses tasks and noise. Test tasks have a random stream of their own, apart from training's."""
+    checkpoint: str = LAST
+    """`last`, `best`, or the number of updates of a checkpoint that was kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +42,7 @@ class Compare(Common):
     """Test whether runs differ: a paired t-test of each score over the same unseen tasks, against the first run.
 
     Evaluate the runs first, with the same --tasks and --seed and on the same kind of device. Calibration errors are
-    pooled over tasks, so they have no paired test; `fewsure report` shows them with their intervals.
+    pooled over tasks, so they have no paired t-test; `fewsure report` compares them by resampling the tasks.
 
     examples:
       fewsure compare runs/simpa runs/maml
@@ -51,14 +56,20 @@ class Compare(Common):
 def _evaluate(command: Evaluate) -> None:
     require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
     run = Run.open(command.run)
-    summary = evaluate_run(run, find_device(command.device), tasks=command.tasks, seed=command.seed, quiet=command.json)
-    print(json.dumps(summary) if command.json else evaluation_table([summary]))
+    with together(command.device) as device:
+        summary = evaluate_run(
+            run, device, tasks=command.tasks, seed=command.seed, checkpoint=command.checkpoint, quiet=command.json
+        )
+        if is_first():
+            print(json.dumps(summary)) if command.json else print_tables(evaluation_tables([summary]))
 
 
 def _compare(command: Compare) -> None:
     compared = compare_runs([Run.open(folder) for folder in command.runs])
-    text = "\n\n".join(comparison_table(comparison) for comparison in compared)
-    print(json.dumps([comparison.record() for comparison in compared]) if command.json else text)
+    if command.json:
+        print(json.dumps([comparison.record() for comparison in compared]))
+    else:
+        print_tables([comparison_table(comparison) for comparison in compared], titled=True)
 
 
 EVALUATE = command("evaluate", Evaluate, _evaluate)

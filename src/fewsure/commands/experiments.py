@@ -8,7 +8,8 @@ from fewsure.commands.common import Common, command
 from fewsure.devices import find_device
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.quickstart import quickstart
-from fewsure.report.tables import evaluation_table
+from fewsure.report.tables import evaluation_tables
+from fewsure.report.terminal import print_tables
 from fewsure.reproduce import SEVERAL, TARGETS, Reproduction
 
 
@@ -73,7 +74,7 @@ def _quickstart(command: Quickstart) -> None:
     require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
     device = find_device(command.device)
     results = quickstart(command.out, device, tasks=command.tasks, seed=command.seed, quiet=command.json)
-    print(json.dumps(results) if command.json else evaluation_table(results))
+    print(json.dumps(results)) if command.json else print_tables(evaluation_tables(results))
     if not command.json:
         print(_what_next(command.out))
 
@@ -113,7 +114,7 @@ def _reproduce(command: Reproduce) -> None:
         for entry in () if command.collect else command.only or TARGETS[target].entries:
             reproduction.run(entry)
         rows += reproduction.write(command.results or out / "results.json", command.page or out / "results.md")
-    print(json.dumps(rows) if command.json else evaluation_table(rows))
+    print(json.dumps(rows)) if command.json else print_tables(evaluation_tables(rows))
 
 
 QUICKSTART = command("quickstart", Quickstart, _quickstart)

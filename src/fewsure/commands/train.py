@@ -8,10 +8,12 @@ from typing import Any
 
 from fewsure.algorithms import ALGORITHMS
 from fewsure.commands.common import Command, Common, parse
-from fewsure.devices import find_device
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
 from fewsure.options import Parser, add_options, first_line, from_namespace
+from fewsure.report.tables import training_table
+from fewsure.report.terminal import print_tables
+from fewsure.training.distributed import is_first, together
 from fewsure.training.runs import Run
 from fewsure.workflow import start_at_maml, start_run, train_run
 
@@ -25,8 +27,9 @@ class Train(Common):
       fewsure train simpa --preset paper --out runs/literal      every value as the paper prints it
       fewsure train maml --updates 20000 --inner-lr 0.003 --out runs/maml
       fewsure train protonet --data omniglot --preset omniglot-cpu --out runs/omniglot
-      fewsure train simpa --data cifar-fs --preset paper-5-shot --device cuda --out runs/cifar-fs
+      fewsure train simpa --data cifar-fs --preset recommended-5-shot --device cuda --out runs/cifar-fs
       fewsure train simpa --out runs/simpa --resume              go on where it stopped
+      torchrun --nproc-per-node=4 -m fewsure train simpa --out runs/simpa     four processes share the tasks
     """
 
     out: Path = Path("runs/last")
@@ -41,23 +44,43 @@ class Train(Common):
     it."""
     checkpoint_every: int = 1000
     """Updates between two checkpoints."""
+    keep_last: int = 1
+    """Checkpoints that are kept; each can be evaluated by its number of updates."""
+    keep_best: int = 0
+    """Updates between two scores on validation tasks, by which the best checkpoint is kept, too; 0 for none."""
+    max_skipped: int = 20
+    """Updates in a row whose numbers are not finite, after which training stops. Each of them is skipped."""
+    tensorboard: bool = False
+    """Write what is logged as event files for TensorBoard, too, into `tensorboard` in the run folder."""
     from_maml: Path | None = None
     """Start a new platipus run at the weights of this MAML run."""
 
 
 def _train(arguments: list[str]) -> None:
     command, experiment = _parse_experiment(arguments)
-    require(command.checkpoint_every >= 1, "checkpoint_every", "at least 1", command.checkpoint_every)
-    device = find_device(command.device)
-    meta = None
-    if command.from_maml is not None:
-        experiment, meta = start_at_maml(experiment, command.from_maml)
-    run = start_run(command.out, experiment, resume=command.resume, meta=meta)
-    last = train_run(run, device, quiet=command.json, checkpoint_every=command.checkpoint_every)
-    if command.json:
-        print(json.dumps({"run": str(run.folder)} | last))
-    else:
-        print(f"trained {run.folder} in {last['seconds']:.0f} s; next: fewsure evaluate {run.folder}")
+    for name in ("checkpoint_every", "keep_last", "max_skipped"):
+        require(getattr(command, name) >= 1, name, "at least 1", getattr(command, name))
+    require(command.keep_best >= 0, "keep_best", "at least 0", command.keep_best)
+    with together(command.device) as device:
+        meta = None
+        if command.from_maml is not None:
+            experiment, meta = start_at_maml(experiment, command.from_maml)
+        run = start_run(command.out, experiment, resume=command.resume, meta=meta)
+        last = train_run(
+            run,
+            device,
+            quiet=command.json,
+            checkpoint_every=command.checkpoint_every,
+            keep_last=command.keep_last,
+            keep_best=command.keep_best,
+            max_skipped=command.max_skipped,
+            tensorboard=command.tensorboard,
+        )
+        if command.json and is_first():
+            print(json.dumps({"run": str(run.folder)} | last))
+        elif is_first():
+            print_tables([training_table(run.metrics())])
+            print(f"trained {run.folder} in {last['seconds']:.0f} s; next: fewsure evaluate {run.folder}")
 
 
 def _parse_experiment(arguments: list[str]) -> tuple[Train, Experiment]:

@@ -31,7 +31,7 @@ from fewsure.features.classifier import FeatureNetwork, Recipe, Training, build_
 from fewsure.features.extract import extract, nearest_mean_accuracy
 from fewsure.files import write_atomically
 from fewsure.progress import ProgressLine
-from fewsure.records import from_record, to_record
+from fewsure.records import from_json, from_record, to_record
 from fewsure.version import __version__
 from fewsure.workflow import Stopped, StopSignal
 
@@ -240,7 +240,7 @@ def _resume(training: Training, folder: Path) -> list[dict[str, Any]]:
     try:
         training.load(load_file(path))
         text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-        lines = [json.loads(line) for line in text.splitlines()]
+        lines = [from_json(line) for line in text.splitlines()]
         return [line for line in lines if line["update"] <= training.update]
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise FewsureError(
@@ -296,7 +296,7 @@ def _recorded(out: Path) -> dict[str, Any] | None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        record: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
+        record: dict[str, Any] = dict(from_json(path.read_text(encoding="utf-8")))
         written = record["format"]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise FewsureError(

@@ -3,16 +3,17 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from fewsure.devices import device_name
-from fewsure.errors import Diverged
+from fewsure.errors import Diverged, FewsureError
 from fewsure.experiment import RANDOM_START
+from fewsure.training.distributed import any_of, first_then_others, of_first
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.runs import Checkpoint, Run
-from fewsure.training.update import MetaUpdate
+from fewsure.training.update import MetaUpdate, Trouble
 from fewsure.types import Parts
 
 SHOW_EVERY = 0.5
@@ -32,28 +33,50 @@ class Progress(NamedTuple):
     """Of the loss and each of its terms, since the last logged line."""
 
 
+class Validation(NamedTuple):
+    """How a training is scored on the way, so that its best checkpoint can be kept."""
+
+    every: int
+    """Updates between two scores; the last update has one, too."""
+    score: Callable[[Parts], float]
+    """Of meta-parameters, on validation tasks: the lower, the better; infinite if they are of no use."""
+
+
 def train(
     run: Run,
     device: torch.device,
     *,
     checkpoint_every: int = 1000,
+    keep_last: int = 1,
     log_every: int = 50,
+    max_skipped: int = 20,
+    validation: Validation | None = None,
     show: Callable[[Progress], None] = lambda progress: None,
+    log: Callable[[Mapping[str, Any]], None] = lambda line: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Parts:
     """Train a run to its end, from its last checkpoint if it has one. Returns the meta-parameters.
 
     Each update draws its tasks and noise from (seed, update) alone, so a run that was interrupted and continued ends
     in the same numbers as one that was not. When `stop()` turns true, the update in hand is finished and checkpointed.
+    With `validation`, the best checkpoint so far is kept too. After `max_skipped` updates in a row whose numbers are
+    not finite, training stops with the last checkpoint. Processes that `torchrun` has started share the tasks.
     """
     updates = run.experiment.training.updates
     from_seed = run.experiment.start == RANDOM_START and not run.has_checkpoint
     start = run.initial() if from_seed else run.load(device)
+    if of_first(start.update) != start.update:
+        raise FewsureError(f"{run.folder} is not the same folder for all processes; put it where all machines see it")
     meta = {part: {name: value.to(device) for name, value in params.items()} for part, params in start.meta.items()}
     optimiser = Optimiser(meta)
     optimiser.load(start.optimiser)
-    make_update = MetaUpdate(run.experiment, meta, optimiser, device)
+
+    def prepare() -> MetaUpdate:
+        return MetaUpdate(run.experiment, meta, optimiser, device)
+
+    make_update = first_then_others(prepare, prepare)  # the first decodes the data, if need be, and the others find it
     clock = _Clock(run.forget_metrics_after(start.update), run.experiment.training.tasks, device_name(device))
+    run.forget_older(keep_last)  # it may have been killed before it came to that
 
     update = start.update
     if update < updates:
@@ -62,36 +85,46 @@ def train(
     while update < updates and not stopping:
         make_update(update)
         update += 1
-        stopping = stop()
-        checkpoint = update % checkpoint_every == 0 or update == updates or stopping
-        logged = checkpoint or update % log_every == 0
+        stopping = any_of(stop())
+        planned = update % checkpoint_every == 0 or update == updates
+        checkpoint = planned or stopping
+        validated = validation is not None and (update % validation.every == 0 or update == updates)
+        logged = checkpoint or validated or update % log_every == 0
         if logged or clock.is_due:
+            _require_finite(run, make_update.trouble(), update, min(max_skipped, updates))
             progress = clock.progress(update, updates, make_update)
-            if logged:
-                _log(run, progress)
-                make_update.forget_means()
-                clock.restart()
             show(progress)
+        if logged:
+            score = validation.score(meta) if validation is not None and validated else math.inf
+            log(_log(run, progress, {"validation_nll": score} if math.isfinite(score) else {}))
+            make_update.forget_means()
+            clock.restart()
+            if math.isfinite(score):
+                run.save_best(Checkpoint(update, meta, optimiser.state()), score)
         if checkpoint:
-            run.save(Checkpoint(update, meta, optimiser.state()))
+            run.save(Checkpoint(update, meta, optimiser.state()), keep_last=keep_last if planned else 1)
     return meta
 
 
-def _log(run: Run, progress: Progress) -> None:
-    bad = next((name for name, value in progress.means.items() if not math.isfinite(value)), None)
-    if bad is not None:
+def _require_finite(run: Run, trouble: Trouble, update: int, limit: int) -> None:
+    if trouble.updates >= limit:
         last = f"its last good checkpoint is in {run.folder}" if run.has_checkpoint else "no checkpoint was made"
         raise Diverged(
-            f"training diverged before update {progress.update}: `{bad}` is not finite; {last}; "
-            "try a lower --lr or --inner-lr"
+            f"training diverged before update {update}: {trouble.terms[0]} is not finite, and {trouble.updates} "
+            f"updates in a row were skipped; {last}; try a lower --lr or --inner-lr"
         )
-    line = {
+
+
+def _log(run: Run, progress: Progress, more: Mapping[str, float]) -> dict[str, Any]:
+    line: dict[str, Any] = {
         "update": progress.update,
         "device": progress.device,
         "seconds": round(progress.seconds, 3),
         "tasks_per_second": round(progress.tasks_per_second, 1),
     }
-    run.append_metrics(line | dict(progress.means))
+    line |= dict(progress.means) | dict(more)
+    run.append_metrics(line)
+    return line
 
 
 class _Clock:

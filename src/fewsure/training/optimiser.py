@@ -17,25 +17,39 @@ class Optimiser:
         self._adam = torch.optim.Adam(
             list(self._leaves.values()), lr=self._lr, fused=True, capturable=device.type == "cuda"
         )
+        self._norms = torch.zeros(len(self._leaves), device=device)
 
     def set_learning_rate(self, lr: float) -> None:
         """The learning rate of the steps that follow."""
         self._lr.fill_(lr)
 
-    def step(self, gradient: Parts, clip_norm: float | None = None) -> Tensor:
+    def step(self, gradient: Parts, clip_norm: float | None = None, sound: Tensor | None = None) -> Tensor:
         """One step of Adam; the gradient's norm over all groups, before it is scaled down to at most `clip_norm`.
 
-        If the gradient is not finite, nothing changes. That is decided on the device, without waiting for it.
+        If the gradient is not finite, or `sound` is false, nothing changes. That is decided on the device, without
+        waiting for it.
         """
-        leaves = [(f"{part}/{name}", value) for part, params in gradient.items() for name, value in params.items()]
-        norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for _, value in leaves]))
-        for key, value in leaves:
-            self._leaves[key].grad = value.contiguous()
+        gradients = {f"{part}/{name}": value for part, params in gradient.items() for name, value in params.items()}
+        self._norms = torch.stack([torch.linalg.vector_norm(gradients[name]) for name in self._leaves])
+        norm: Tensor = torch.linalg.vector_norm(self._norms)
+        for name, leaf in self._leaves.items():
+            leaf.grad = gradients[name].contiguous()
         shrink = torch.ones_like(norm) if clip_norm is None else (norm / clip_norm).clamp(min=1)
+        wanted = norm.isfinite() if sound is None else norm.isfinite() & sound
         self._adam.grad_scale = torch.where(norm.isfinite(), shrink, 1).float()  # type: ignore[attr-defined]
-        self._adam.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
+        self._adam.found_inf = (~wanted).float()  # type: ignore[attr-defined]
         self._adam.step()
         return norm
+
+    @property
+    def names(self) -> list[str]:
+        """`group/name` of each tensor of meta-parameters."""
+        return list(self._leaves)
+
+    @property
+    def norms(self) -> Tensor:
+        """The norm of the last gradient in each of them."""
+        return self._norms
 
     def state(self) -> dict[str, Tensor]:
         """`{group/name/moment: tensor}`, empty before the first step."""

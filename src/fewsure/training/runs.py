@@ -1,15 +1,19 @@
 """The folder a run lives in.
 
     config.json               the experiment, the format and the version that wrote it
+    data.json                 ids of the classes or tasks that it is trained on, which never certify it
     metrics.jsonl             one line per logged window of updates
     checkpoint.safetensors    meta-parameters, Adam's state and the number of updates made, in one file
+    checkpoints/              the last few of them, by their number of updates, if they are to be kept
+    best.safetensors          the one with the best score on validation tasks, with that score, likewise
     noise.json                the noise on labels that was learned from validation tasks, for a user's own regression
-    evaluation.json           what `fewsure evaluate` printed, with the single tasks in evaluation.safetensors
+    evaluation.json           what `fewsure evaluate` printed, with the single tasks in evaluation.safetensors; for
+                              another checkpoint than the last, evaluation-best.json, evaluation-1000.json …
     certificate.json          what `fewsure certify` printed
     conformal.safetensors     what prediction sets and intervals with coverage are made from (by `fewsure certify`)
 
 Files are replaced atomically and hold no code. The checkpoint holds no times or paths: the same experiment gives the
-same bytes.
+same bytes. Of several processes that train together, the first alone writes.
 """
 
 import json
@@ -27,12 +31,20 @@ from fewsure import streams
 from fewsure.data import prepared
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment, from_values
-from fewsure.files import write_atomically
+from fewsure.files import append_line, leftovers, make_folder, sync, write_atomically
+from fewsure.records import from_json
+from fewsure.training.distributed import is_first
+from fewsure.training.migrations import with_added_options
 from fewsure.training.optimiser import optimiser_shapes
 from fewsure.types import Parts
 from fewsure.version import __version__
 
 FORMAT = 1
+RESULT_FORMAT = 1
+"""Of evaluation.json and certificate.json."""
+LAST, BEST = "last", "best"
+"""Names of checkpoints; others go by their number of updates."""
+CHECKPOINT, BEST_FILE, HISTORY = "checkpoint.safetensors", "best.safetensors", "checkpoints"
 
 
 class Checkpoint(NamedTuple):
@@ -57,12 +69,12 @@ class Run:
         """Start a run in a new or empty folder."""
         if (folder / "config.json").exists():
             raise FewsureError(f"{folder} already holds a run; continue it with --resume, or choose another --out")
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or set(folder.iterdir()) - leftovers(folder)):
             raise FewsureError(f"expected --out to be a new or empty folder, but {folder} is not; choose another")
         experiment = replace(experiment, data=prepared(experiment.data))
         run = cls(folder, experiment, __version__)
         run.initial()  # what cannot be initialised leaves nothing behind
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         record = {"format": FORMAT, "version": __version__} | experiment.record()
         write_atomically(folder / "config.json", json.dumps(record, indent=1) + "\n")
         return run
@@ -74,7 +86,7 @@ class Run:
         if not config.is_file():
             raise FewsureError(f"{folder} is not a run: it has no config.json; make one with `fewsure train`")
         try:
-            record = json.loads(config.read_text(encoding="utf-8"))
+            record = from_json(config.read_text(encoding="utf-8"))
             written = record["format"]
         except (ValueError, KeyError, TypeError) as error:
             raise FewsureError(f"{config} cannot be read ({error}); train the run anew") from error
@@ -84,7 +96,7 @@ class Run:
                 f"{folder} has run format {written!r} (version {version}), but this version reads {FORMAT}; "
                 f"use fewsure {version}, or train the run anew"
             )
-        return cls(folder, from_values(record, source=str(config)), str(record.get("version")))
+        return cls(folder, from_values(with_added_options(record), source=str(config)), str(record.get("version")))
 
     def initial(self) -> Checkpoint:
         """Where training starts, unless it starts at another run's checkpoint."""
@@ -92,27 +104,74 @@ class Run:
         meta = self.experiment.algorithm.init(self.experiment.model, streams.generator(seed, "init"))
         return Checkpoint(0, meta, {})
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        tensors = {"update": torch.tensor(checkpoint.update)}
-        for part, params in checkpoint.meta.items():
-            tensors |= {f"meta/{part}/{name}": value for name, value in params.items()}
-        tensors |= {f"optimiser/{name}": value for name, value in checkpoint.optimiser.items()}
-        content = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
-        write_atomically(self.folder / "checkpoint.safetensors", content)
+    def save(self, checkpoint: Checkpoint, *, keep_last: int = 1) -> None:
+        """Make it the last checkpoint; with `keep_last` above 1, keep so many of the last ones beside it."""
+        if not is_first():
+            return
+        content = _content(checkpoint)
+        history = self.folder / HISTORY
+        if keep_last > 1:  # first, so that none is missing after a kill in between
+            make_folder(history)
+            write_atomically(history / _history_name(checkpoint.update), content)
+        if (self.folder / "metrics.jsonl").exists():  # what was logged before a checkpoint lasts as long as it does
+            sync(self.folder / "metrics.jsonl")
+        write_atomically(self.folder / CHECKPOINT, content)
+        self.forget_older(keep_last)
+
+    def forget_older(self, keep_last: int) -> None:
+        """Delete all but the last few checkpoints of the history; nothing unless more than one is to be kept."""
+        if is_first() and keep_last > 1:
+            for update in self.kept()[:-keep_last]:
+                (self.folder / HISTORY / _history_name(update)).unlink(missing_ok=True)
+
+    def kept(self) -> list[int]:
+        """The numbers of updates of the checkpoints in the history."""
+        found = (self.folder / HISTORY).glob("*.safetensors")
+        return sorted(int(path.stem) for path in found if path.stem.isascii() and path.stem.isdecimal())
+
+    def save_best(self, checkpoint: Checkpoint, score: float) -> None:
+        """Keep a checkpoint with its score on validation tasks, if that is the lowest so far."""
+        if is_first() and score < self.best_score():
+            write_atomically(
+                self.folder / BEST_FILE, _content(checkpoint, score=torch.tensor(score, dtype=torch.float64))
+            )
+
+    def best_score(self) -> float:
+        """The lowest score on validation tasks so far; infinity if there is none."""
+        path = self.folder / BEST_FILE
+        if not path.is_file():
+            return math.inf
+        score = self._tensors(path, torch.device("cpu")).get("score", torch.tensor(math.nan))
+        if score.shape != () or not bool(score.isfinite()):
+            raise FewsureError(f"{path} is damaged: its score is no number; delete it, and the next best is kept")
+        return float(score)
 
     @property
     def has_checkpoint(self) -> bool:
-        return (self.folder / "checkpoint.safetensors").is_file()
+        return (self.folder / CHECKPOINT).is_file()
 
-    def load(self, device: torch.device) -> Checkpoint:
-        """The last checkpoint, on a device."""
-        path = self.folder / "checkpoint.safetensors"
-        if not path.is_file():
-            raise FewsureError(f"{self.folder} has no checkpoint yet; continue it with `fewsure train … --resume`")
-        try:
-            tensors = load_file(path, device=str(device))
-        except (SafetensorError, OSError) as error:
-            raise FewsureError(f"{path} is damaged or cut short ({error}); train the run anew") from error
+    def checkpoint_file(self, which: str = LAST) -> Path:
+        """The file of a checkpoint: `last`, `best`, or the number of updates of one that was kept."""
+        if which == LAST:
+            if not self.has_checkpoint:
+                raise FewsureError(f"{self.folder} has no checkpoint yet; continue it with `fewsure train … --resume`")
+            return self.folder / CHECKPOINT
+        names = {str(update): self.folder / HISTORY / _history_name(update) for update in self.kept()}
+        if (self.folder / BEST_FILE).is_file():
+            names = {BEST: self.folder / BEST_FILE} | names
+        if which not in names:
+            there = ", ".join([LAST, *names])
+            raise FewsureError(
+                f"expected `checkpoint` to be one that {self.folder} has ({there}), but got {which!r}; "
+                "`fewsure train` keeps others with --keep-best and --keep-last"
+            )
+        return names[which]
+
+    def load(self, device: torch.device, which: str = LAST) -> Checkpoint:
+        """A checkpoint, on a device: the last one, or another that `checkpoint_file` knows."""
+        path = self.checkpoint_file(which)
+        tensors = self._tensors(path, device)
+        tensors.pop("score", None)
         expected = self.initial().meta
         meta: Parts = {part: {} for part in expected}
         for part, params in expected.items():
@@ -139,9 +198,16 @@ class Run:
             raise FewsureError(f"{path}: the number of updates or the optimiser's state is damaged; train the run anew")
         return Checkpoint(int(update), meta, optimiser)
 
+    def _tensors(self, path: Path, device: torch.device) -> dict[str, Tensor]:
+        try:
+            return load_file(path, device=str(device))
+        except (SafetensorError, OSError) as error:
+            older = f", or put one of {self.folder / HISTORY} in its place" if self.kept() else ""
+            raise FewsureError(f"{path} is damaged or cut short ({error}); train the run anew{older}") from error
+
     def append_metrics(self, line: dict[str, Any]) -> None:
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        if is_first():
+            append_line(self.folder / "metrics.jsonl", json.dumps(line))
 
     def metrics(self) -> list[dict[str, Any]]:
         """The logged windows, up to the first line that is not one, such as one that was cut short."""
@@ -150,9 +216,9 @@ class Run:
         if path.is_file():
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
-                    record = json.loads(line)
+                    record = from_json(line)
                     update, seconds = int(record["update"]), float(record["seconds"])
-                except (ValueError, TypeError, KeyError):
+                except (ValueError, TypeError, KeyError, OverflowError):
                     break
                 lines.append(record | {"update": update, "seconds": seconds})
         return lines
@@ -160,11 +226,13 @@ class Run:
     def forget_metrics_after(self, update: int) -> float:
         """Drop lines that a checkpoint does not cover; the seconds of training up to it."""
         kept = [line for line in self.metrics() if line["update"] <= update]
-        write_atomically(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+        if is_first():
+            write_atomically(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
         return float(kept[-1]["seconds"]) if kept else 0.0
 
     def save_noise_std(self, noise_std: float) -> None:
-        write_atomically(self.folder / "noise.json", json.dumps({"noise_std": noise_std}) + "\n")
+        if is_first():
+            write_atomically(self.folder / "noise.json", json.dumps({"noise_std": noise_std}) + "\n")
 
     def noise_std(self) -> float | None:
         """The noise on labels that was learned, if it was."""
@@ -172,16 +240,19 @@ class Run:
         if not path.is_file():
             return None
         try:
-            noise_std = float(json.loads(path.read_text(encoding="utf-8"))["noise_std"])
+            noise_std = float(from_json(path.read_text(encoding="utf-8"))["noise_std"])
             if not 0 < noise_std < math.inf:
                 raise ValueError(f"{noise_std} is no standard deviation")
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise FewsureError(f"{path} is damaged ({error}); delete it, and it is made again") from error
         return noise_std
 
-    def save_evaluation(self, summary: dict[str, Any], records: dict[str, Tensor]) -> None:
-        write_atomically(self.folder / "evaluation.safetensors", save(records))
-        write_atomically(self.folder / "evaluation.json", json.dumps(summary, indent=1) + "\n")
+    def save_evaluation(self, summary: dict[str, Any], records: dict[str, Tensor], which: str = LAST) -> None:
+        """Keep what was found of a checkpoint; `evaluation` and `evaluation_records` are those of the last."""
+        if is_first():
+            name = "evaluation" if which == LAST else f"evaluation-{which}"
+            write_atomically(self.folder / f"{name}.safetensors", save(records))
+            write_atomically(self.folder / f"{name}.json", json.dumps(summary, indent=1) + "\n")
 
     def evaluation_records(self) -> dict[str, Tensor]:
         """What the last `fewsure evaluate` found of each task."""
@@ -193,18 +264,33 @@ class Run:
 
     def forget_evaluation(self) -> None:
         """Remove what was found of earlier meta-parameters."""
-        for name in ("noise.json", "evaluation.json", "evaluation.safetensors"):
-            (self.folder / name).unlink(missing_ok=True)
-        for name in ("certificate.json", "conformal.safetensors"):
-            (self.folder / name).unlink(missing_ok=True)
+        found = [self.folder / name for name in ("noise.json", "certificate.json", "conformal.safetensors")]
+        for path in (*self.folder.glob("evaluation*.*"), *found) if is_first() else ():
+            path.unlink(missing_ok=True)
 
     def evaluation(self) -> dict[str, Any] | None:
         """What the last `fewsure evaluate` found, if there was one."""
         path = self.folder / "evaluation.json"
         if not path.is_file():
             return None
+        again = f"run `fewsure evaluate {self.folder}`"
         try:
-            summary: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
+            summary: dict[str, Any] = dict(from_json(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
-            raise FewsureError(f"{path} cannot be read ({error}); run `fewsure evaluate {self.folder}`") from error
+            raise FewsureError(f"{path} cannot be read ({error}); {again}") from error
+        written = summary.get("format", RESULT_FORMAT)  # the first results had none
+        if written != RESULT_FORMAT:
+            raise FewsureError(f"{path} has format {written!r}, but this version reads {RESULT_FORMAT}; {again}")
         return summary
+
+
+def _content(checkpoint: Checkpoint, **more: Tensor) -> bytes:
+    tensors = {"update": torch.tensor(checkpoint.update), **more}
+    for part, params in checkpoint.meta.items():
+        tensors |= {f"meta/{part}/{name}": value for name, value in params.items()}
+    tensors |= {f"optimiser/{name}": value for name, value in checkpoint.optimiser.items()}
+    return save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+
+
+def _history_name(update: int) -> str:
+    return f"{update:08}.safetensors"

@@ -5,7 +5,7 @@ sums of what is logged. A replay costs the host one call, whatever the algorithm
 """
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,18 +13,31 @@ from torch import Tensor
 from fewsure import streams
 from fewsure.devices import precision
 from fewsure.experiment import Experiment
+from fewsure.training.distributed import processes, require_enough, share, weighted_sum
 from fewsure.training.engine import Engine
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.schedule import learning_rate
 from fewsure.types import Parts, Stage
-from fewsure.vectorise import draw_noise
+from fewsure.vectorise import draw_noise, take
 
 EAGER_UPDATES = 3
 """Updates that are run before one is recorded, so that libraries have set themselves up."""
 
 
+class Trouble(NamedTuple):
+    """Updates in a row whose numbers are not finite, and which were therefore skipped."""
+
+    updates: int
+    terms: list[str]
+    """What was not finite in the first of them, in words; the cause comes first."""
+
+
 class MetaUpdate:
-    """Calling it with the number of updates made so far makes one more, in place."""
+    """Calling it with the number of updates made so far makes one more, in place.
+
+    An update whose loss, one of its terms, or gradient is not finite changes nothing. That is decided and counted on
+    the device; the host learns of it when it asks for `means` or `trouble`.
+    """
 
     def __init__(self, experiment: Experiment, meta: Parts, optimiser: Optimiser, device: torch.device) -> None:
         self._experiment = experiment
@@ -34,14 +47,19 @@ class MetaUpdate:
         self._engine = Engine.fastest(algorithm, model, device, experiment.training.chunk_size)
         self._noise_spec = algorithm.noise(model)
         self._tasks = experiment.data.tasks("train", device)
+        require_enough(experiment.training.tasks)
+        self._share = share(experiment.training.tasks)
         self._generator = torch.Generator(device)
         self._update = torch.zeros((), dtype=torch.long, device=device)
-        self._records = device.type == "cuda" and experiment.training.cuda_graph
+        # Messages between processes are not recorded: that has never been tried on a machine with several GPUs.
+        self._records = device.type == "cuda" and experiment.training.cuda_graph and processes() == 1
         self._graph: Any = None
         self._calls = 0
         self._names: list[str] = []
         self._sums: Tensor | None = None
         self._count = 0
+        self._skipped = torch.zeros(2, dtype=torch.long, device=device)  # in a row now, and the longest row
+        self._broken: Tensor | None = None
 
     def __call__(self, update: int) -> None:
         options = self._experiment.training
@@ -66,12 +84,21 @@ class MetaUpdate:
     def means(self) -> dict[str, float]:
         """The logged scalars, averaged over the updates since `forget_means`, and the share of those that were skipped.
 
-        An update whose gradient is not finite is skipped; if all were, the averages are NaN. Waits for the device.
+        If all were, there are no averages. Waits for the device.
         """
         assert self._sums is not None
         *sums, made = self._sums.tolist()
-        averages = [value / made if made else float("nan") for value in sums]
-        return dict(zip(self._names, averages, strict=True)) | {"skipped": 1 - made / self._count}
+        averages = {name: value / made for name, value in zip(self._names, sums, strict=True)} if made else {}
+        return averages | {"skipped": 1 - made / self._count}
+
+    def trouble(self) -> Trouble:
+        """The longest row of skipped updates since the last call, and what was wrong. Waits for the device."""
+        assert self._broken is not None
+        now, longest = self._skipped.tolist()
+        self._skipped[1] = now
+        names = [f"`{name}`" for name in self._names[:-1]]
+        names += [f"the gradient of `{name}`" for name in self._optimiser.names] + [f"`{self._names[-1]}`"]
+        return Trouble(longest, [name for name, bad in zip(names, self._broken.tolist(), strict=True) if bad])
 
     def forget_means(self) -> None:
         """Start a new average."""
@@ -93,13 +120,22 @@ class MetaUpdate:
         meta_batch, _ = self._tasks.sample(tasks, self._generator)
         shared, noise = draw_noise(self._noise_spec, tasks, self._generator)
         stage = Stage(self._update, tasks, self._experiment.training.updates)
-        gradient, info = self._engine.gradient(self._meta, meta_batch, shared, noise, stage)
-        norm = self._optimiser.step(gradient, self._experiment.training.clip_norm)
-        made = norm.isfinite()
-        values = torch.stack([*info.values(), norm, torch.ones_like(norm)])
-        if self._sums is None:
+        own_tasks, own_noise = take((meta_batch, noise), self._share)
+        found = self._engine.gradient(self._meta, own_tasks, shared, own_noise, stage)
+        gradient, info = weighted_sum(found, (self._share.stop - self._share.start) / tasks)
+        terms = torch.stack(list(info.values()))
+        norm = self._optimiser.step(gradient, self._experiment.training.clip_norm, terms.isfinite().all())
+        values = torch.cat([terms, torch.stack([norm, torch.ones_like(norm)])])
+        broken = ~torch.cat([terms, self._optimiser.norms, norm[None]]).isfinite()
+        if self._sums is None or self._broken is None:
             self._names, self._sums = [*info, "gradient_norm"], torch.zeros_like(values)
+            self._broken = torch.zeros_like(broken)
+        made = ~broken.any()
         self._sums += torch.where(made, values, 0)
+        begins = ~made & (self._skipped[0] == 0)
+        self._broken.copy_(torch.where(begins, broken, self._broken))
+        self._skipped[0].copy_(torch.where(made, 0, self._skipped[0] + 1))
+        self._skipped[1].copy_(self._skipped.amax())
 
     def _make_aside(self) -> None:
         # Recording wants what it will record to have run on another stream than the default one.

@@ -1,0 +1,415 @@
+"""Bad input: every reader on files that were changed at random. It reads them or raises FewsureError; nothing else.
+
+While a reader is at work, no file outside its folder may be opened for writing, nothing may be run or connected to,
+and memory is limited, so that a small file cannot claim a large amount of it.
+"""
+
+import io
+import json
+import os
+import pickle
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import save
+
+from fewsure import conformal
+from fewsure.algorithms.maml import Maml
+from fewsure.certification.certify import Request, certify_run
+from fewsure.data import archives, cache, unpickle
+from fewsure.data.checksums import pool_checksum
+from fewsure.data.description import DataSet
+from fewsure.data.embeddings import load_features
+from fewsure.data.images import decode
+from fewsure.data.sine_line import SineLine
+from fewsure.data.table_files import read_blocks
+from fewsure.errors import FewsureError
+from fewsure.experiment import Experiment, Training
+from fewsure.features.classifier import Recipe
+from fewsure.features.workflow import recorded_recipe
+from fewsure.learner import load
+from fewsure.networks import MlpOptions
+from fewsure.records import to_record
+from fewsure.report.certificate_page import read_results
+from fewsure.training.runs import Run
+from fewsure.workflow import evaluate_run, start_run, train_run
+
+from .faults import ROOT
+
+CPU = torch.device("cpu")
+NAMES = (
+    *("run: config.json", "run: checkpoint", "run: best checkpoint", "run: metrics.jsonl", "run: evaluation.json"),
+    *("run: evaluated tasks", "run: noise.json", "run: calibration", "adapted task", "results", "features.json"),
+    *("pickle", "zip", "image", "csv", "features", "cache"),
+)
+DATA_SET = DataSet(
+    name="fuzz",
+    title="",
+    citation="",
+    licence="",
+    shape=(3,),
+    classes={},
+    placement="",
+    files=lambda folder, split: [],
+    read=lambda folder, split: nullcontext([]),
+)
+FULL = 120_000
+MEMORY = 4 * 2**30
+"""Bytes that a reader may take on top of what the program has."""
+FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "socket.connect", "os.fork", "os.chmod")
+
+
+class Reader(NamedTuple):
+    """A reader, and what it reads when all is well."""
+
+    read: Callable[[bytes], None]
+    seeds: list[bytes]
+
+
+def fuzz(inputs: int = FULL, seed: int = 0) -> dict[str, Any]:
+    """Give so many inputs to all readers together, in this process; what came of them."""
+    with tempfile.TemporaryDirectory(dir=in_memory()) as place:
+        readers = all_readers(Path(place))
+        before = limit_memory()
+        began = time.perf_counter()
+        results = {}
+        with watched(Path(place)) as outside:
+            for name, reader in readers.items():
+                results[name] = try_inputs(reader, -(-inputs // len(readers)), random.Random(f"{seed} {name}"))
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    return {
+        "inputs": sum(sum(counts.values()) for counts in results.values()),
+        "readers": {name: dict(counts) for name, counts in results.items()},
+        "crashes": sum(counts["crashed"] for counts in results.values()),
+        "done_outside": len(outside),
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def guided(inputs: int) -> dict[str, Any] | str:
+    """The same with atheris, which looks for inputs that reach new code, where it is installed."""
+    found: dict[str, Any] = {}
+    for name in NAMES:
+        with tempfile.TemporaryDirectory(dir=in_memory()) as place:
+            command = [sys.executable, "-m", "tests.reliability.guided", name, str(inputs // len(NAMES)), place]
+            ended = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+        if "No module named 'atheris'" in ended.stderr:
+            return "not tried: atheris is not installed"
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        found[name] = json.loads(ended.stdout.splitlines()[-1])
+    return {
+        "inputs": sum(counts["inputs"] for counts in found.values()),
+        "crashes": sum(counts["crashed"] for counts in found.values()),
+        "done_outside": sum(counts["done_outside"] for counts in found.values()),
+        "readers": found,
+    }
+
+
+def try_inputs(reader: Reader, count: int, chance: random.Random) -> Counter[str]:
+    """Give a reader so many changed files; how often it read them, refused them, or crashed."""
+    counts: Counter[str] = Counter(read=0, refused=0, crashed=0)
+    for _ in range(count):
+        counts[attempt(reader, changed(chance.choice(reader.seeds), reader.seeds, chance))] += 1
+    return counts
+
+
+def attempt(reader: Reader, content: bytes) -> str:
+    """How a reader takes a file; a crash is shown with the file that caused it."""
+    try:
+        reader.read(content)
+    except FewsureError:
+        return "refused"
+    except Exception as error:
+        print(f"{type(error).__name__}: {error} for {content[:300]!r}", file=sys.stderr)
+        return "crashed"
+    return "read"
+
+
+def changed(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
+    """The file with a few random changes, of the kinds that break readers."""
+    for _ in range(chance.choice((1, 1, 1, 1, 2, 4))):
+        content = chance.choice(CHANGES)(content, others, chance)
+    return content
+
+
+def _flip(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
+    found = bytearray(content or b"\0")
+    found[chance.randrange(len(found))] ^= 1 << chance.randrange(8)
+    return bytes(found)
+
+
+def _set(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
+    at, value = chance.randrange(len(content) + 1), chance.choice((0, 1, 127, 128, 255, 10, 34, 44, 91, 123))
+    return content[:at] + bytes([value]) * chance.choice((1, 1, 2, 4, 8)) + content[at + 1 :]
+
+
+def _cut(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
+    a, b = sorted(chance.randrange(len(content) + 1) for _ in range(2))
+    return chance.choice((content[:a], content[b:], content[:a] + content[b:], content[a:b] + content))
+
+
+def _splice(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
+    other = chance.choice(others)
+    return content[: chance.randrange(len(content) + 1)] + other[chance.randrange(len(other) + 1) :]
+
+
+def _insert(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
+    at = chance.randrange(len(content) + 1)
+    return content[:at] + chance.randbytes(chance.choice((1, 2, 8, 64))) + content[at:]
+
+
+def _word(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
+    """Put another value in place of a word, which text formats take for a value of another kind."""
+    word = bytes(chance.choice(WORDS))
+    start = chance.randrange(len(content) + 1)
+    end = start
+    while start > 0 and content[start - 1 : start].isalnum():
+        start -= 1
+    while end < len(content) and content[end : end + 1].isalnum():
+        end += 1
+    return content[:start] + word + content[end:]
+
+
+def _number(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
+    """Put a large or odd number of 1, 2, 4 or 8 bytes somewhere."""
+    size = chance.choice((1, 2, 4, 8))
+    value = chance.choice((0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1, 10**9, 10**12))
+    at = chance.randrange(len(content) + 1)
+    order: Any = chance.choice(("little", "big"))
+    return content[:at] + (value % 256**size).to_bytes(size, order) + content[at + size :]
+
+
+def _nest(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
+    at, depth = chance.randrange(len(content) + 1), chance.choice((3, 50, 5000, 100_000))
+    return content[:at] + chance.choice((b"[", b'{"a":', b"(")) * depth + content[at:]
+
+
+CHANGES = (_flip, _set, _cut, _splice, _insert, _word, _word, _number, _nest)
+WORDS = (
+    *(b"null", b"true", b"-1", b"0", b"1e999", b"-1e999", b"NaN", b"Infinity", b"9" * 25, b"9" * 5000, b"1e-320"),
+    *(
+        b"[]",
+        b"{}",
+        b'""',
+        b'"x"',
+        b"[1,2]",
+        b'{"a":1}',
+        b"maml",
+        b"../../up",
+        b"/etc/passwd",
+        "²٣".encode(),
+        b"\xff\xfe",
+    ),
+    *(
+        b"100000000",
+        b"4294967296",
+        b'"F64"',
+        b'"BF16"',
+        b"0.1",
+        b"sine-line",
+        b"omniglot",
+        b"images",
+        b"builtins",
+        b"eval",
+    ),
+)
+
+
+@contextmanager
+def watched(place: Path) -> Iterator[list[str]]:
+    """Note what is done outside a folder: files opened for writing, programs, connections."""
+    outside: list[str] = []
+    active = [True]
+    kept = (str(place), "/dev/null")
+
+    def notice(event: str, arguments: tuple[Any, ...]) -> None:
+        if not active:
+            return
+        if event == "open":
+            path, _, flags = arguments
+            writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            if writes and not str(os.fsdecode(path) if isinstance(path, (str, bytes)) else "").startswith(kept):
+                outside.append(f"opened {path!r}")
+        elif event in ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "shutil.rmtree"):
+            if not str(arguments[0]).startswith(kept):
+                outside.append(f"{event} {arguments!r}")
+        elif event.startswith(FORBIDDEN):
+            outside.append(event)
+
+    sys.addaudithook(notice)  # for good: it cannot be taken away, but it can be told to be silent
+    try:
+        yield outside
+    finally:
+        active.clear()
+
+
+def limit_memory() -> tuple[int, int]:
+    """Limit what may be taken from here on; the limits before."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, before[1]))
+    return before
+
+
+def in_memory() -> str | None:
+    """A place where files are made fast."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def all_readers(place: Path) -> dict[str, Reader]:
+    """Every reader of files that may come from others, with whole files of its kind."""
+    trained = small_run(place / "trained")
+    copy = place / "copy"
+    copy.mkdir()
+    shutil.copy(trained.folder / "config.json", copy)
+    run = Run.open(copy)
+    learner = load(trained.folder, device="cpu")
+    adapted = place / "adapted.safetensors"
+    learner.adapt([0.0, 1.0, 2.0, 3.0, 4.0], [0.0, 1.0, 2.0, 3.0, 4.0]).save(adapted)
+
+    def file(name: str, work: Callable[[Path], object]) -> Callable[[bytes], None]:
+        def read(content: bytes) -> None:
+            (copy / name).write_bytes(content)
+            work(copy / name)
+
+        return read
+
+    def run_file(name: str, work: Callable[[Path], object]) -> Reader:
+        return Reader(file(name, work), [(trained.folder / name).read_bytes()])
+
+    def all_of_zip(path: Path) -> None:
+        with archives.members(path.parent, path.stem) as members:
+            for member in members:
+                member.read()
+
+    def all_of_table(path: Path) -> None:
+        for block in read_blocks(path):
+            block.numbers("y", "target")
+            block.strings("task", "task_column")
+
+    def cached(content: bytes) -> None:
+        (copy / "cache").mkdir(exist_ok=True)
+        whole = cache_files()
+        (copy / "cache" / cache.INDEX).write_bytes(content if content[:1] == b"{" else whole[0])
+        (copy / "cache" / cache.ARRAY).write_bytes(whole[1] if content[:1] == b"{" else content)
+        cache._open(copy / "cache", DATA_SET)
+
+    def image(content: bytes) -> None:
+        decode(content, "fuzz", (3, 8, 8))
+
+    def features(content: bytes) -> None:
+        kind = "npz" if content[:2] == b"PK" else "safetensors"
+        (copy / "test.npz").unlink(missing_ok=True)
+        (copy / "test.safetensors").unlink(missing_ok=True)
+        (copy / f"test.{kind}").write_bytes(content)
+        load_features(copy, "test")
+
+    recipe = json.dumps({"format": 1, "recipe": to_record(Recipe()), "data": "omniglot"}).encode()
+    readers = {
+        "run: config.json": run_file("config.json", lambda path: Run.open(copy)),
+        "run: checkpoint": run_file("checkpoint.safetensors", lambda path: run.load(CPU)),
+        "run: best checkpoint": run_file("best.safetensors", lambda path: (run.best_score(), run.load(CPU, "best"))),
+        "run: metrics.jsonl": run_file("metrics.jsonl", lambda path: run.metrics()),
+        "run: evaluation.json": run_file("evaluation.json", lambda path: run.evaluation()),
+        "run: evaluated tasks": run_file("evaluation.safetensors", lambda path: run.evaluation_records()),
+        "run: noise.json": Reader(file("noise.json", lambda path: run.noise_std()), [b'{"noise_std": 0.25}\n']),
+        "run: calibration": run_file("conformal.safetensors", conformal.load),
+        "adapted task": Reader(file("adapted.safetensors", learner.load_adapted), [adapted.read_bytes()]),
+        "results": Reader(file("results.json", read_results), [b'[{"algorithm": "maml", "seconds": 1.5}]']),
+        "features.json": Reader(file("features.json", lambda path: recorded_recipe(copy)), [recipe]),
+        "pickle": Reader(lambda content: unpickle.load(io.BytesIO(content), "fuzz"), pickles()),
+        "zip": Reader(file("archive.zip", all_of_zip), zips()),
+        "image": Reader(image, images()),
+        "csv": Reader(file("table.csv", all_of_table), [b"task,x,y\na,1,2\nb,3,4.5\n", b"task;y\n\xc3\xa4;1e5\n"]),
+        "features": Reader(features, feature_files()),
+        "cache": Reader(cached, cache_files()),
+    }
+    assert tuple(readers) == NAMES
+    for name, reader in readers.items():
+        for seed in reader.seeds:
+            assert attempt(reader, seed) == "read", f"{name} does not read its own file"
+    return readers
+
+
+def small_run(folder: Path) -> Run:
+    """A trained run with every file that a run folder can have."""
+    training = Training(updates=2, tasks=2)
+    experiment = Experiment(Maml(inner_steps=1), SineLine(query=3), MlpOptions((2,)), training, "none")
+    run = start_run(folder, experiment, resume=False)
+    train_run(run, CPU, quiet=True, keep_best=2)
+    evaluate_run(run, CPU, tasks=4, seed=0, quiet=True)
+    certify_run(run, CPU, Request(tasks=4), quiet=True)
+    return run
+
+
+def pickles() -> list[bytes]:
+    """As data sets are published."""
+    content = {"images": np.arange(12, dtype=np.uint8).reshape(2, 6), b"names": ["a", b"b"], "one": (1, 2.5, None)}
+    return [pickle.dumps(content, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
+
+
+def zips() -> list[bytes]:
+    """Stored and compressed."""
+    found = []
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", method) as archive:
+            archive.writestr("archive/a/1.png", b"image " * 20)
+            archive.writestr("archive/../../b/2.png", b"")
+        found.append(buffer.getvalue())
+    return found
+
+
+def images() -> list[bytes]:
+    """PNG and JPEG, grey and in colour."""
+    found = []
+    pixels = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
+    for kind in ("PNG", "JPEG"):
+        for mode in ("RGB", "L"):
+            buffer = io.BytesIO()
+            Image.fromarray(pixels).convert(mode).save(buffer, kind)
+            found.append(buffer.getvalue())
+    return found
+
+
+def feature_files() -> list[bytes]:
+    """An npz file and a safetensors file."""
+    features, labels = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([0, 0, 1])
+    buffer = io.BytesIO()
+    np.savez(buffer, features=features, labels=labels)
+    return [buffer.getvalue(), save({"features": torch.from_numpy(features), "labels": torch.from_numpy(labels)})]
+
+
+def cache_files() -> list[bytes]:
+    """The index and the array of a decoded split."""
+    buffer = io.BytesIO()
+    examples = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.save(buffer, examples)
+    starts = torch.tensor([0, 1, 2])
+    index: dict[str, Any] = {"format": cache.FORMAT, "source": "", "classes": ["a", "b"], "groups": ["", ""]}
+    index |= {"starts": starts.tolist(), "checksum": pool_checksum(torch.from_numpy(examples), starts, ["a", "b"])}
+    return [json.dumps(index).encode(), buffer.getvalue()]
+
+
+def writes_are_noticed() -> list[str]:
+    """What `watched` sees of a file that is written, and a program that is run, outside a folder."""
+    temporary = tempfile.TemporaryDirectory
+    with temporary() as place, temporary() as elsewhere, watched(Path(place)) as outside:
+        (Path(place) / "inside").write_text("fine")
+        (Path(elsewhere) / "file").write_text("not fine")
+        subprocess.run(["true"], check=True)
+    return [event.split()[0] for event in outside if not event.startswith(("os.posix_spawn", "os.fork"))]

@@ -1,0 +1,213 @@
+"""Runs survive: kills, full disks, power cuts, signals, and numbers that are no longer finite."""
+
+import dataclasses
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fewsure import files
+from fewsure.algorithms.maml import Maml
+from fewsure.algorithms.platipus import Platipus
+from fewsure.cli import main
+from fewsure.data.sine_line import SineLine
+from fewsure.errors import Diverged, FewsureError
+from fewsure.experiment import Experiment, Training
+from fewsure.networks import MlpOptions
+from fewsure.training.loop import Validation, train
+from fewsure.training.optimiser import Optimiser
+from fewsure.training.runs import Run
+from fewsure.training.update import MetaUpdate
+from fewsure.workflow import evaluate_run, start_run, train_run
+
+from .reliability import short
+
+CPU = torch.device("cpu")
+EXPERIMENT = Experiment(Maml(inner_steps=1), SineLine(query=6), MlpOptions((5,)), Training(updates=12, tasks=3), "none")
+
+
+@pytest.fixture(scope="module")
+def trials() -> dict[str, Any]:
+    return short.found(
+        kills="faults.kills(3, every_write=29)",
+        full_disk="faults.full_disk(every_write=19, mount=False)",
+        power_cuts="faults.power_cuts(every_call=23)",
+        terminated="faults.terminated()",
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [("kills", "random"), ("kills", "at_a_write"), ("full_disk", "at_a_write"), ("full_disk", "size_limit")],
+)
+def test_a_broken_training_leaves_no_torn_file_and_ends_as_if_nothing_had_happened(
+    trials: dict[str, Any], part: str, kind: str
+) -> None:
+    found = trials[part][kind]
+    assert found["torn_files"] == 0
+    assert found["ended_as_if_nothing_had_happened"] == found["trials"] >= 3
+    assert found["interrupted"] == found["trials"] or kind == "random"
+
+
+def test_a_power_cut_leaves_whole_files_whatever_the_disk_had_flushed(trials: dict[str, Any]) -> None:
+    found = trials["power_cuts"]
+    assert found["torn_files"] == 0
+    assert found["ended_as_if_nothing_had_happened"] == found["trials"] >= 12
+    assert len(found["resumed_from_updates"]) > 1
+
+
+def test_sigterm_finishes_the_update_checkpoints_and_exits_with_143(trials: dict[str, Any]) -> None:
+    found = trials["terminated"]
+    assert found["exit_code"] == 143
+    assert 0 < found["stopped_at"] < 40
+    assert found["torn_files"] == 0
+    assert found["equal"]
+
+
+def test_a_file_is_flushed_before_it_takes_its_name_and_the_name_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    for name in ("write", "fsync", "replace"):
+        monkeypatch.setattr(os, name, _noting(calls, name, getattr(os, name)))
+    files.write_atomically(tmp_path / "file", b"content")
+    assert calls == ["write", "fsync", "replace", "fsync"]
+
+
+def _noting(calls: list[str], name: str, function: Any) -> Any:
+    def noting(*arguments: Any, **options: Any) -> Any:
+        calls.append(name)
+        return function(*arguments, **options)
+
+    return noting
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_part_of_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, log = tmp_path / "file", tmp_path / "log"
+    files.write_atomically(path, b"old")
+    files.append_line(log, "first")
+    really = os.write
+
+    def half(descriptor: int, data: memoryview) -> int:
+        really(descriptor, data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", half)
+    for write in (lambda: files.write_atomically(path, b"new content"), lambda: files.append_line(log, "second")):
+        with pytest.raises(OSError, match="No space left"):
+            write()
+    assert {found.name: found.read_bytes() for found in tmp_path.iterdir()} == {"file": b"old", "log": b"first\n"}
+
+
+def test_what_a_killed_start_left_behind_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / ".config.json.partial").write_text('{"form')
+    run = start_run(tmp_path, EXPERIMENT, resume=True)
+    assert Run.open(tmp_path).experiment == run.experiment
+
+
+def test_a_run_from_maml_that_was_killed_before_its_first_checkpoint_starts_at_maml(tmp_path: Path) -> None:
+    algorithm = Platipus()
+    meta = algorithm.from_maml(Maml().init(EXPERIMENT.model, torch.Generator().manual_seed(5))["weights"])
+    experiment = dataclasses.replace(EXPERIMENT, algorithm=algorithm, start="maml 0123")
+    start_run(tmp_path, experiment, resume=False, meta=meta)
+    whole = (tmp_path / "checkpoint.safetensors").read_bytes()
+    (tmp_path / "checkpoint.safetensors").unlink()
+    start_run(tmp_path, experiment, resume=True, meta=meta)
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == whole
+
+
+def test_the_last_checkpoints_and_the_best_one_are_kept(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", EXPERIMENT)
+    scores = iter([3.0, 1.0, math.inf, 2.0])
+    train(run, CPU, checkpoint_every=2, keep_last=3, validation=Validation(3, lambda meta: next(scores)))
+    assert run.kept() == [8, 10, 12]
+    assert (run.best_score(), run.load(CPU, "best").update) == (1.0, 6)
+    assert [line["validation_nll"] for line in run.metrics() if "validation_nll" in line] == [3.0, 1.0, 2.0]
+    assert run.checkpoint_file("12").read_bytes() == run.checkpoint_file().read_bytes()
+    for which in ("6", "first", "../checkpoint"):
+        with pytest.raises(FewsureError, match=r"one that .* has \(last, best, 8, 10, 12\), but got"):
+            run.load(CPU, which)
+
+
+def test_a_checkpoint_can_be_evaluated_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run.create(tmp_path / "run", EXPERIMENT)
+    train_run(run, CPU, quiet=True, checkpoint_every=4, keep_last=2, keep_best=4)
+    last = evaluate_run(run, CPU, tasks=20, seed=0, quiet=True)
+    assert "checkpoint" not in last
+    for which, update in (("best", run.load(CPU, "best").update), ("8", 8)):
+        assert main(["evaluate", str(run.folder), "--tasks", "20", "--checkpoint", which, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["checkpoint"], found["update"]) == (which, update)
+        assert json.loads((run.folder / f"evaluation-{which}.json").read_text()) == found
+    assert run.evaluation() == last
+    assert main(["evaluate", str(run.folder), "--checkpoint", "7"]) == 2
+    assert "has (last, best, 8, 12), but got '7'" in capsys.readouterr().err
+    run.forget_evaluation()
+    assert not list(run.folder.glob("evaluation*"))
+
+
+def test_the_best_checkpoint_is_the_one_with_the_lowest_loss_on_validation_tasks(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", EXPERIMENT)
+    train_run(run, CPU, quiet=True, checkpoint_every=4, keep_best=3)
+    scores = {line["update"]: line["validation_nll"] for line in run.metrics() if "validation_nll" in line}
+    assert list(scores) == [3, 6, 9, 12]
+    assert run.load(CPU, "best").update == min(scores, key=lambda update: scores[update])
+    assert run.best_score() == min(scores.values())
+
+
+def breaking_at(monkeypatch: pytest.MonkeyPatch, first: int, last: int, what: str) -> None:
+    """Let a term of MAML's loss, or its gradient alone, be no number from one update to another."""
+    whole = Maml.loss
+
+    def loss(self: Maml, meta: Any, model: Any, task: Any, noise: Any, stage: Any) -> Any:
+        value, info = whole(self, meta, model, task, noise, stage)
+        broken = (stage.update >= first) & (stage.update <= last)
+        if what == "kl":
+            return value, info | {"kl": torch.where(broken, math.inf, value.detach())}
+        zero = 0 * meta["weights"]["0.bias"].sum()
+        return value + torch.where(broken, zero, zero + 1).sqrt(), info  # the square root's slope at 0 is infinite
+
+    monkeypatch.setattr(Maml, "loss", loss)
+
+
+@pytest.mark.parametrize(("what", "named"), [("kl", "`kl`"), ("gradient", "the gradient of `weights/0.bias`")])
+def test_training_stops_after_updates_in_a_row_that_are_not_finite_and_names_the_term(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, named: str
+) -> None:
+    breaking_at(monkeypatch, 7, 99, what)
+    run = Run.create(tmp_path / "run", EXPERIMENT)
+    with pytest.raises(Diverged, match=rf"before update 10: {named} is not finite, and 3 updates in a row .*last good"):
+        train(run, CPU, checkpoint_every=2, log_every=1, max_skipped=3)
+    last = run.load(CPU)
+    assert last.update == 8
+    assert all(bool(value.isfinite().all()) for value in last.meta["weights"].values())
+
+
+def test_a_few_bad_updates_are_skipped_counted_and_leave_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaking_at(monkeypatch, 4, 5, "kl")
+    run = Run.create(tmp_path / "run", EXPERIMENT)
+    train(run, CPU, checkpoint_every=6, log_every=2, max_skipped=3)
+    lines = {line["update"]: line for line in run.metrics()}
+    assert {update: line["skipped"] for update, line in lines.items()} == {2: 0, 4: 0, 6: 1, 8: 0, 10: 0, 12: 0}
+    assert "kl" in lines[4]
+    assert "kl" not in lines[6]  # there was no update to average over
+    assert float(run.load(CPU).optimiser["weights/0.bias/step"]) == 10
+
+
+def test_an_update_never_waits_for_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    meta = Maml().init(EXPERIMENT.model, torch.Generator().manual_seed(0))
+    update = MetaUpdate(EXPERIMENT, meta, Optimiser(meta), CPU)
+    update(0)
+    with monkeypatch.context() as patch:
+        for name in ("item", "tolist", "__bool__", "__float__", "__int__"):
+            patch.setattr(torch.Tensor, name, lambda *arguments: pytest.fail("it asked for a number"))
+        update(1)
+    assert update.trouble().updates == 0
