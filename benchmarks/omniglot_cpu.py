@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-TASKS = {"protonet": 1000, "maml": 1000, "simpa": 200}
+TASKS = {"protonet": 1000, "maml": 1000, "simpa": 100}
 """SImPa predicts with 32 networks where the others have one."""
 
 

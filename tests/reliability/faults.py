@@ -163,11 +163,10 @@ class Trials:
 
     def outcome(self, folder: Path, *, broke: bool) -> dict[str, Any]:
         """Look at a folder, resume its training, and compare."""
-        torn, log = torn_files(folder), folder / "metrics.jsonl"
-        unfinished = log.exists() and not log.read_bytes().endswith(b"\n") and log.stat().st_size > 0
+        torn, unfinished = torn_files(folder), has_unfinished_line(folder)
         began_at = Run.open(folder).load(CPU).update if (folder / "checkpoint.safetensors").exists() else 0
         train_to_the_end(folder)
-        equal = state(folder) == self._expected and not torn_files(folder) and log.read_bytes().endswith(b"\n")
+        equal = state(folder) == self._expected and not torn_files(folder) and not has_unfinished_line(folder)
         shutil.rmtree(folder)
         names = [path.name for path in torn]
         return {"broke": broke, "torn": names, "unfinished": unfinished, "equal": equal, "from": began_at}
@@ -212,6 +211,12 @@ def state(folder: Path) -> dict[str, Any]:
 def torn_files(folder: Path) -> list[Path]:
     """Files under their own names that cannot be read as a whole."""
     return [path for path in sorted(folder.rglob("*")) if path.is_file() and not is_whole(path)]
+
+
+def has_unfinished_line(folder: Path) -> bool:
+    """Whether the last line of the log has no end."""
+    log = folder / "metrics.jsonl"
+    return log.exists() and log.stat().st_size > 0 and not log.read_bytes().endswith(b"\n")
 
 
 def is_whole(path: Path) -> bool:
@@ -311,11 +316,11 @@ def small_file_system(place: Path, rooms: tuple[int, ...] = (1, 2, 3, 4, 5, 6)) 
             ended = by_command(folder)
             codes.add(ended.returncode)
             messages |= {line for line in ended.stderr.splitlines() if line.startswith("fewsure: ")}
-            torn = [path.name for path in torn_files(folder)]
+            torn, unfinished = [path.name for path in torn_files(folder)], has_unfinished_line(folder)
             ballast.unlink()
             by_command(folder)
             broke, equal = ended.returncode != 0, state(folder) == state(place / "reference")
-            results.append({"broke": broke, "torn": torn, "unfinished": False, "equal": equal, "from": 0})
+            results.append({"broke": broke, "torn": torn, "unfinished": unfinished, "equal": equal, "from": 0})
             shutil.rmtree(folder)
     finally:
         subprocess.run(["umount", str(mounted)], check=True)

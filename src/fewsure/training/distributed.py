@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.utils import _pytree as pytree
 
 from fewsure.devices import find_device
@@ -62,7 +64,11 @@ def together(device_name: str) -> Iterator[torch.device]:
     with _reachable():
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        store, number, count = next(rendezvous("env://", timeout=PATIENCE))
+        # torchrun keeps its store when it restarts processes, with the addresses of those that have ended.
+        own = PrefixStore(f"fewsure-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        dist.init_process_group(backend, store=own, rank=number, world_size=count, timeout=PATIENCE)
         _Hosts.group = dist.new_group(backend="gloo", timeout=PATIENCE)
     yield device
     with _reachable():  # after an error the others may be gone, and there is nobody to take leave of
