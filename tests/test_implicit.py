@@ -18,7 +18,7 @@ class DenseSimpa(Simpa):
     """The same method, where each task has its own copy of the last layer."""
 
     def posterior(self, model: Model) -> ImplicitPosterior:
-        return dataclasses.replace(super().posterior(model), low_rank=False)
+        return dataclasses.replace(super().posterior(model), rank=0)
 
 
 SETTINGS = {
@@ -40,7 +40,7 @@ def test_low_rank_equals_dense(name: str, first_order: bool) -> None:
     options = {"generator_hidden": (4, 20), "first_order": first_order, "inner_lr": 0.05} | SETTINGS[name]
     low_rank = small_simpa(**options)
     dense = DenseSimpa(**dataclasses.asdict(low_rank))
-    assert low_rank.posterior(MODEL).low_rank
+    assert low_rank.posterior(MODEL).rank
     batch = meta_batch(low_rank)
     gradient, info = Engine(low_rank, MODEL).gradient(*batch)
     expected, expected_info = Engine(dense, MODEL).gradient(*batch)
@@ -69,13 +69,13 @@ def test_a_task_holds_no_copy_of_the_last_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "low_rank"),
+    ("options", "rank"),
     [
-        ({"kl": "none", "inner_steps": 5, "train_samples": 1}, True),
-        ({"kl": "moment", "inner_steps": 5, "kl_samples": 4}, False),
-        ({"kl": "none", "inner_steps": 5, "train_samples": 4}, False),
-        ({"kl": "moment", "inner_steps": 4, "kl_samples": 4}, True),
+        ({"kl": "none", "inner_steps": 5, "train_samples": 1}, 5),
+        ({"kl": "moment", "inner_steps": 5, "kl_samples": 4}, 0),
+        ({"kl": "none", "inner_steps": 5, "train_samples": 4}, 0),
+        ({"kl": "moment", "inner_steps": 4, "kl_samples": 4}, 16),
     ],
 )
-def test_factors_are_kept_while_their_rank_is_below_the_layers_width(options: dict, low_rank: bool) -> None:
-    assert small_simpa(generator_hidden=(4, 18), **options).posterior(MODEL).low_rank == low_rank
+def test_factors_are_kept_while_their_rank_is_below_the_layers_width(options: dict, rank: int) -> None:
+    assert small_simpa(generator_hidden=(4, 18), **options).posterior(MODEL).rank == rank

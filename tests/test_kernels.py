@@ -20,7 +20,7 @@ from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool
 from fewsure.divergences import moment_kl
 from fewsure.kernels import conv_block as kernels
-from fewsure.kernels import fused
+from fewsure.kernels import fused, generator
 from fewsure.models import classification
 from fewsure.networks import Conv4
 from fewsure.training.engine import Engine
@@ -88,12 +88,13 @@ def test_the_moment_kl_and_its_gradient_equal_the_plain_ones(
     torch.testing.assert_close(torch.func.grad(of_all)(samples), expected_gradient, rtol=1e-4, atol=1e-4)
 
 
+SMALL = {"inner_lr": 0.02, "inner_steps": 3, "first_order": True, "latent": 3, "generator_hidden": (6, 40)}
 ALGORITHMS: dict[str, Algorithm] = {
     "protonet": ProtoNet(),
     "maml": Maml(inner_lr=0.1, inner_steps=2),
-    "simpa": Simpa(
-        inner_lr=0.02, inner_steps=2, first_order=True, kl="none", train_samples=2, latent=3, generator_hidden=(6,)
-    ),
+    "simpa": Simpa(**SMALL, kl="none", train_samples=2),  # type: ignore[arg-type]
+    "simpa, moment KL": Simpa(**SMALL, kl="moment", kl_samples=5, train_samples=2, sigma_w=0.3),  # type: ignore[arg-type]
+    "simpa, many factors": Simpa(**SMALL, kl="moment", kl_samples=9, train_samples=1, inner_clip_norm=0.1),  # type: ignore[arg-type]
 }
 
 
@@ -104,24 +105,32 @@ def fits(x: Tensor) -> bool:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_meta_gradients_equal_those_of_the_plain_path(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm, generator = ALGORITHMS[name], streams.generator(0, "kernels")
-    examples = torch.randint(256, (24, 3, 20, 18), generator=generator).to(torch.uint8).to(DEVICE)
+    algorithm, source = ALGORITHMS[name], streams.generator(0, "kernels")
+    examples = torch.randint(256, (24, 3, 20, 18), generator=source).to(torch.uint8).to(DEVICE)
     pool = Pool(examples, torch.arange(5).to(DEVICE) * 6, tuple("abcd"), ("",) * 4, "")
     model = classification(Conv4((3, 20, 18), 3, filters=16), 3)
     meta = {
         part: {name: value.to(DEVICE) for name, value in params.items()}
-        for part, params in algorithm.init(model, generator).items()
+        for part, params in algorithm.init(model, source).items()
     }
     here = streams.generator(0, "tasks", device=DEVICE)
     tasks, _ = Episodes(pool, way=3, shot=1, query=2).sample(3, here)
     shared, noise = draw_noise(algorithm.noise(model), 3, here)
-    arguments = (meta, tasks, shared, noise, Stage(torch.tensor(0, device=DEVICE), 3))
-    monkeypatch.setattr("fewsure.networks.fused_kernels_fit", lambda x: False)
-    expected, _ = Engine(algorithm, model).gradient(*arguments)
-    monkeypatch.setattr("fewsure.networks.fused_kernels_fit", fits)
+    arguments = (meta, tasks, shared, noise, Stage(torch.tensor(1000, device=DEVICE), 3))  # past the warm-up
+    expected, info = Engine(algorithm, model, fuses=False).gradient(*arguments)
+    for user in ("networks", "divergences", "posteriors.implicit"):
+        monkeypatch.setattr(f"fewsure.{user}.fused_kernels_fit", fits)
     monkeypatch.setattr("fewsure.posteriors.better_looped", lambda network, device: False)
-    found, _ = Engine(algorithm, model).gradient(*arguments)
+    found, found_info = Engine(algorithm, model).gradient(*arguments)
     assert_close(found, expected, 1e-4)
+    torch.testing.assert_close(found_info, info, rtol=1e-5, atol=1e-5)
+
+
+def test_tanh_keeps_the_digits_of_small_numbers() -> None:
+    x = torch.linspace(-9, 9, 4001, device=DEVICE) ** 3 / 81
+    x = torch.cat([x, x / 1000])
+    fit, _ = generator.squash(x.clone()[None, None], torch.zeros_like(x)[None], None, None, 1, len(x), None, 0.0)
+    torch.testing.assert_close(fit[0, 0].double(), x.double().tanh(), rtol=1e-6, atol=0)
 
 
 def test_a_second_derivative_takes_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ and calls a bound rigorous only if each of them is exact or an upper bound.
 
 import math
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -54,9 +54,35 @@ def isotropic_kl(means: Sequence[Tensor], variance: float, prior_variance: float
     1.0
     """
     ratio = variance / prior_variance
-    squares = sum(torch.linalg.vector_norm(piece).square() for piece in means)
+    squares = sum(_squared_norm(piece) for piece in means)
     count = sum(piece.numel() for piece in means)
     return torch.as_tensor(0.5 * (count * (ratio - 1 - math.log(ratio)) + squares / prior_variance))
+
+
+def _squared_norm(x: Tensor) -> Tensor:
+    squares: Tensor = _SquaredNorm.apply(x)  # type: ignore[no-untyped-call]
+    return squares
+
+
+class _SquaredNorm(torch.autograd.Function):
+    """Σ x² with the gradient 2x in one pass each, without the care that torch takes of a norm at 0."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        norm: Tensor = torch.linalg.vector_norm(x)
+        return norm.square()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        of_x: Tensor = 2 * gradient * x
+        return of_x
 
 
 def gaussian_reading(
@@ -133,8 +159,7 @@ def moment_kl(samples: Float[Tensor, "S n"], prior_std: float) -> Float[Tensor, 
     which is taken off.
     """
     count, weights = samples.shape
-    half = (count - 1) / 2
-    log_bias = 0.5 * weights * (math.log(half) - float(torch.tensor(half, dtype=torch.float64).digamma()))
+    log_bias = moment_log_bias(count, weights)
     if fused_kernels_fit(samples):
         return fused_moment_kl(samples, prior_std, VARIANCE_FLOOR) - log_bias
     # gaussian_kl(mean, v, 0, σ²) − Σ v/(2Sσ²) in few operations, since every step of a task differentiates it twice:
@@ -143,6 +168,12 @@ def moment_kl(samples: Float[Tensor, "S n"], prior_std: float) -> Float[Tensor, 
     scatter = (samples - samples.mean(0)).square().sum(0) + (count - 1) * VARIANCE_FLOOR
     constant = 0.5 * weights * (math.log((count - 1) * prior_std**2) - 1) - log_bias
     return squares - 0.5 * scatter.log().sum() + constant
+
+
+def moment_log_bias(samples: int, weights: int) -> float:
+    """n/2 · [ln((S−1)/2) − digamma((S−1)/2)], by which the logarithm of n variances of S samples is biased."""
+    half = (samples - 1) / 2
+    return 0.5 * weights * (math.log(half) - float(torch.tensor(half, dtype=torch.float64).digamma()))
 
 
 def moment_reading(samples: Float[Tensor, "S n"], prior_std: float) -> Reading:

@@ -4,7 +4,6 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fewsure.errors import require
 from fewsure.types import Model, Network
@@ -44,7 +43,7 @@ def bounded_squared_error(output: Tensor, y: Tensor) -> Tensor:
 
 def cross_entropy(output: Tensor, y: Tensor) -> Tensor:
     """−ln p(y) of the softmax of `output`, one value per example."""
-    return functional.cross_entropy(output, y, reduction="none")
+    return -output.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
 
 def bounded_cross_entropy(output: Tensor, y: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from fewsure.divergences import donsker_varadhan, isotropic_kl, moment_kl, semi_
 from fewsure.errors import require
 from fewsure.networks import Mlp, unflatten, weight_count
 from fewsure.posteriors import outputs
-from fewsure.posteriors.implicit import ImplicitPosterior, Latent
+from fewsure.posteriors.implicit import ImplicitPosterior, Latent, Seen, Sight
 from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
 
 
@@ -130,10 +130,9 @@ class Simpa:
         adapted = self._optimise_lower_level(meta, model, task.support, noise, regularise, clip)
         critic = adapted.get("critic", {})
 
-        means = self.posterior(model).means(adapted["generator"], noise["z"][-1])
-        samples = self._perturb(means, model, noise, -1)
-        loss, clipped_loss = self._fit(samples, model, task.query, clip)
-        kl = self._kl(means, samples, detach(critic), model, noise, -1)
+        seen = self.posterior(model).see(adapted["generator"], noise["z"][-1], self._sight)
+        loss, clipped_loss = self._fit(seen, model, task.query, clip, noise, -1)
+        kl = self._kl(seen, detach(critic), model, noise, -1)
         bound = theorem_2(
             clipped_loss,
             kl,
@@ -154,7 +153,7 @@ class Simpa:
         }
         if self.uses_critic:
             # ω₀ ascends. Its estimate sends no gradient into ψ, as `detach(critic)` above sends none into ω₀.
-            estimate = self._critic_estimate(samples.detach(), critic, model, noise, -1)
+            estimate = self._critic_estimate(detach(seen), critic, model, noise, -1)
             objective = objective - estimate
             info["critic"] = estimate
         return objective, info
@@ -186,14 +185,20 @@ class Simpa:
             self.generator_hidden,
             self.latent_noise,
             self.weight_noise,
-            low_rank=rank < full,
+            rank=rank if rank < full else 0,
         )
+
+    @property
+    def _sight(self) -> Sight:
+        """What the bounds look at: the samples that the loss takes, and those that the KL takes or their KL itself."""
+        moments = self.kl in ("moment", "moment+critic") and not self.weight_noise
+        every = self.kl != "none" and (self.kl != "moment" or not moments)
+        return Sight(self.train_samples, self.sigma_w if moments else None, every)
 
     def start(self, meta: Parts, model: Model, noise: Noise) -> Params:
         """λ before the first step: θ ~ N(μ_θ, σ₀ I). Its noise is shared by all tasks, and so is θ."""
         family = self.posterior(model)
-        shift, std = unflatten(family.generator, noise["theta"]), self.sigma_0**0.5
-        return family.start({name: torch.add(mean, shift[name], alpha=std) for name, mean in meta["generator"].items()})
+        return family.start(meta["generator"], unflatten(family.generator, noise["theta"]), self.sigma_0**0.5)
 
     def critic(self, model: Model) -> Mlp:
         """φ: the weights of a base network → a number."""
@@ -204,26 +209,23 @@ class Simpa:
     ) -> Parts:
         family = self.posterior(model)
 
-        def bound(means: Tensor, critic: Params, step: int) -> Tensor:
-            samples = self._perturb(means, model, noise, step)
-            loss, _ = self._fit(samples, model, support, clip if self.clip_lower else None)
-            kl = self._kl(means, samples, critic, model, noise, step)
+        def bound(seen: Seen, critic: Params, step: int) -> Tensor:
+            loss, _ = self._fit(seen, model, support, clip if self.clip_lower else None, noise, step)
+            kl = self._kl(seen, critic, model, noise, step)
             theorem = theorem_1(loss, kl, examples=support.x.shape[0], epsilon=self.epsilon, form=self.form)
             return loss + regularise * theorem.regulariser
 
-        def negative_estimate(critic: Params, samples: Tensor, step: int) -> Tensor:
-            return -self._critic_estimate(samples, critic, model, noise, step)
+        def negative_estimate(critic: Params, seen: Seen, step: int) -> Tensor:
+            return -self._critic_estimate(seen, critic, model, noise, step)
 
         generator = self.start(meta, model, noise)  # λ ← θ
         critic = self.critic(model).aligned(meta["critic"]) if self.uses_critic else {}  # ω ← ω₀
         for step in range(self.inner_steps):
-            means, descend_to = family.generate(generator, noise["z"][step], first_order=self.first_order)
-            if self.uses_critic:
-                samples = self._perturb(means.detach(), model, noise, step)
-                for _ in range(self.critic_steps):
-                    ascent = partial(negative_estimate, samples=samples, step=step)
-                    critic = descend(ascent, critic, self.critic_lr, first_order=self.first_order)
-            gradient = torch.func.grad(bound)(means, detach(critic), step)
+            seen, descend_to = family.generate(generator, noise["z"][step], self._sight, first_order=self.first_order)
+            for _ in range(self.critic_steps if self.uses_critic else 0):
+                ascent = partial(negative_estimate, seen=detach(seen), step=step)
+                critic = descend(ascent, critic, self.critic_lr, first_order=self.first_order)
+            gradient = torch.func.grad(bound)(seen, detach(critic), step)
             generator = descend_to(gradient, self.inner_lr, self.inner_clip_norm)
         return {"generator": generator} | ({"critic": critic} if self.uses_critic else {})
 
@@ -231,9 +233,11 @@ class Simpa:
         """w from G(z): the same vectors, unless there is weight noise."""
         return self.posterior(model).perturb(means, noise["weights"][level] if self.weight_noise else None)
 
-    def _fit(self, samples: Tensor, model: Model, batch: Batch, clip: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _fit(
+        self, seen: Seen, model: Model, batch: Batch, clip: Tensor | None, noise: Noise, level: int
+    ) -> tuple[Tensor, Tensor]:
         """The loss that is trained on, and the clipped one that a bound may hold: means over samples and examples."""
-        weights = unflatten(model.network, samples[: self.train_samples])
+        weights = unflatten(model.network, self._perturb(seen["fit"], model, noise, level))
         predictions = outputs(model.network, weights, batch.x)
         losses = torch.func.vmap(model.loss, in_dims=(0, None))(predictions, batch.y)
         loss = losses.mean()
@@ -243,20 +247,21 @@ class Simpa:
             clipped = losses.clamp(max=1).mean()
         return (loss if self.clip == "none" or clip is None else torch.where(clip, clipped, loss)), clipped
 
-    def _kl(self, means: Tensor, samples: Tensor, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
+    def _kl(self, seen: Seen, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
         """The estimate of KL[q(w; λ) ‖ p(w)] that both bounds use."""
-        if self.kl == "none":
-            return samples.new_zeros(())
         if self.kl == "semi-implicit":
-            return semi_implicit_kl(means, self.weight_noise, self.sigma_w)
-        estimate = moment_kl(samples, self.sigma_w) if self.kl != "critic" else samples.new_zeros(())
+            return semi_implicit_kl(seen["all"], self.weight_noise, self.sigma_w)
+        estimate = seen.get("moment_kl", seen["fit"].new_zeros(()))
+        if self.weight_noise and self.kl in ("moment", "moment+critic"):
+            estimate = moment_kl(self._perturb(seen["all"], model, noise, level), self.sigma_w)
         if self.uses_critic:
-            estimate = estimate + self._critic_estimate(samples, critic, model, noise, level)
+            estimate = estimate + self._critic_estimate(seen, critic, model, noise, level)
         return estimate
 
-    def _critic_estimate(self, samples: Tensor, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
+    def _critic_estimate(self, seen: Seen, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
         """Eq. (12) for KL[q ‖ p]; after the moment term, for what is left with q's means and variances taken out."""
-        network, prior = self.critic(model), noise["prior"][level]
+        network, samples = self.critic(model), self._perturb(seen["all"], model, noise, level)
+        prior = noise["prior"][level]
         if self.kl == "critic":
             prior = self.sigma_w * prior
         else:

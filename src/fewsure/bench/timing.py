@@ -95,7 +95,7 @@ def _initial(case: Case, device: torch.device) -> Parts:
 
 class _DenseSimpa(Simpa):
     def posterior(self, model: Model) -> ImplicitPosterior:
-        return dataclasses.replace(super().posterior(model), low_rank=False)
+        return dataclasses.replace(super().posterior(model), rank=0)
 
 
 def _dense(algorithm: Algorithm) -> Algorithm:

@@ -75,6 +75,7 @@ def _convolve(
     blocks = triton.cdiv(pixels, ROWS)
     y = x.new_empty(groups, pixels, filters)
     partial = x.new_empty(groups, blocks, 2, filters) if statistics else y
+    w = w if w[0].is_contiguous() else w.contiguous()  # groups may lie apart, as parts of vectors
     # Where w holds what input channel c and tap t give to filter f: at start + f·of_filter + c·of_channel + t·of_tap.
     by_filter, by_channel = 9 * w.shape[2], 9
     start, of_filter, of_channel, of_tap = (8, by_channel, by_filter, -1) if mirrored else (0, by_filter, by_channel, 1)
@@ -86,6 +87,7 @@ def _convolve(
         images,
         height,
         width,
+        w.stride(0),
         start,
         of_filter,
         of_channel,
@@ -138,6 +140,7 @@ def _convolve_kernel(
     images,
     height,
     width,
+    of_group,
     start_of_w,
     of_filter,
     of_channel,
@@ -156,7 +159,7 @@ def _convolve_kernel(
     row, column = rows // width % height, rows % width
     filters = tl.arange(0, F)
     x += group * pixels * C
-    w += group * 9 * C * F + start_of_w
+    w += group * of_group + start_of_w
     total = tl.zeros((BLOCK, F), tl.float32)
     for start in tl.static_range(0, 9 * C, DEPTH):
         k = start + tl.arange(0, DEPTH)

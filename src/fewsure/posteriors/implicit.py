@@ -6,26 +6,42 @@ After K steps of size η with S samples each
 
     W_task = W − η Σ_k H_kᵀ Δ_k,        H_k (S, hidden), Δ_k (S, n),
 
-so a task holds all H_k, one below the other, as `left` and all −η Δ_k as `right`, of rank K·S, and
+so a task holds all −η H_k, one below the other, as `left` and all Δ_k as `right`, of rank K·S, and
 h W_task = h W + (h leftᵀ) right with one W for all tasks. Exact for first and second order. It pays while K·S is less
 than the number of hidden units; beyond that, a task has its own copy.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import vjp
-from torch.nn import functional
 
 from fewsure.adaptation import clip, clip_scale, detach
+from fewsure.divergences import VARIANCE_FLOOR, moment_kl, moment_log_bias
+from fewsure.kernels.fused import MOST_SAMPLES, Deltas, Squash, fused_kernels_fit, squash
 from fewsure.networks import ALIGNED, Mlp, weight_count
 from fewsure.types import Draw, Network, Params
 
 Latent = Literal["uniform", "normal"]
+
+Seen = dict[str, Tensor]
+"""What is looked at of S samples G(z): `fit` (k, n), the first of them; `moment_kl` (), of all; `all` (S, n)."""
+Step = Callable[[Seen, float, float | None], Params]
+"""(gradient of an objective in what is seen, step size, limit on the norm of λ's gradient or None) → the next λ."""
+
+
+class Sight(NamedTuple):
+    """What of S samples to look at."""
+
+    fit: int
+    """k: the first so many."""
+    prior_std: float | None = None
+    """σ, where the moment-matched KL of the samples to N(0, σ²I) is wanted."""
+    all: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,8 +59,8 @@ class ImplicitPosterior:
     latent_noise: Latent
     weight_noise: float = 0.0
     """s, standard deviation of the noise on each generated weight."""
-    low_rank: bool = True
-    """Keep a task's change of the last layer as factors."""
+    rank: int = 0
+    """The rank that a task's change of the last layer can reach, kept as factors; 0: a task has its own copy."""
 
     @property
     def generator(self) -> Mlp:
@@ -58,62 +74,60 @@ class ImplicitPosterior:
         """The noise on the weights of so many samples, named; nothing where there is none."""
         return {"weights": Draw((*samples, weight_count(self.network)))} if self.weight_noise else {}
 
-    def start(self, theta: Params) -> Params:
-        """λ before the first step: θ, its last layer padded so that rows are aligned for matrix units."""
-        return theta | {name: functional.pad(theta[name], (0, self._padding)) for name in self._last}
+    def start(self, mean: Params, shift: Params, scale: float) -> Params:
+        """λ before the first step: mean + scale·shift, its last layer padded so that rows are aligned for GPUs."""
+        padding = dict.fromkeys(self._last, -weight_count(self.network) % ALIGNED)
+        return {name: _padded_sum(mean[name], shift[name], scale, padding.get(name, 0)) for name in mean}
 
     def means(self, parameters: Params, z: Float[Tensor, "S latent"]) -> Float[Tensor, "S n"]:
         """G(z), S flat weight vectors without their noise."""
-        return self._last_layer(parameters, self._hidden_units(parameters, z)).tanh()
+        return self.see(parameters, z, Sight(fit=len(z)))["fit"]
+
+    def see(self, parameters: Params, z: Float[Tensor, "S latent"], sight: Sight) -> Seen:
+        """What is to be seen of G(z)."""
+        hidden = self._hidden_units(parameters, z)
+        if self._fuses(hidden, sight):
+            return self._fused(parameters, hidden, sight)[0]
+        return self._look(self._last_layer(parameters, hidden), sight)
 
     def generate(
-        self, parameters: Params, z: Float[Tensor, "S latent"], *, first_order: bool
-    ) -> tuple[Float[Tensor, "S n"], Callable[[Float[Tensor, "S n"], float, float | None], Params]]:
-        """G(z; λ), and the step of gradient descent that follows from the gradient of the objective in G(z).
-
-        The step takes that gradient, the step size and a limit on the norm of λ's gradient (None for none), and returns
-        the next λ.
-        """
+        self, parameters: Params, z: Float[Tensor, "S latent"], sight: Sight, *, first_order: bool
+    ) -> tuple[Seen, Step]:
+        """What is to be seen of G(z; λ), and the step of gradient descent that follows from an objective's gradient."""
         at = detach(parameters) if first_order else parameters
-        if not self.low_rank:
-            means, pull_back = _pull_back(lambda params: self.means(params, z), at)
+        if not self.rank:
+            seen, pull_back = _pull_back(lambda params: self.see(params, z, sight), at)
 
-            def dense_step(gradient: Tensor, lr: float, limit: float | None) -> Params:
+            def dense_step(gradient: Seen, lr: float, limit: float | None) -> Params:
                 of_all = pull_back(gradient)
-                return _subtract(parameters, of_all if limit is None else clip(of_all, limit), lr)
+                return _descend(parameters, of_all if limit is None else clip(of_all, limit), lr)
 
-            return means, dense_step
+            return seen, dense_step
 
         last, bias = self._last
         trunk = {name: value for name, value in at.items() if name in self._trunk.shapes}
         hidden, pull_back = _pull_back(lambda params: self._hidden_units(params, z), trunk)
-        means = self._last_layer(at, hidden).tanh()
+        seen, deltas = (self._fused if self._fuses(hidden, sight) else self._plain)(at, hidden, sight)
 
-        def step(gradient: Tensor, lr: float | Tensor, limit: float | None) -> Params:
-            delta = functional.pad(gradient * (1 - means.square()), (0, self._padding))
+        def step(gradient: Seen, lr: float | Tensor, limit: float | None) -> Params:
+            delta, of_bias, on_right, right = deltas(gradient)
             of_hidden = delta @ at[last].T
-            if "left" in at:
-                of_hidden = of_hidden + (delta @ at["right"].T) @ at["left"]
-            of_own = pull_back(of_hidden) | {bias: delta.sum(0)}
+            if on_right is not None:
+                of_hidden = of_hidden + on_right @ at["left"]
+            of_own = pull_back(of_hidden) | {bias: of_bias}
             if limit is not None:
                 of_last = ((hidden @ hidden.T) * (delta @ delta.T)).sum()  # ‖Hᵀ Δ‖², without making the product
                 squared = of_last + sum(value.square().sum() for value in of_own.values())
                 lr = lr * clip_scale(squared, limit)
-            factors = {"left": hidden, "right": -lr * delta}
-            if "left" in at:
-                factors = {name: torch.cat([parameters[name], new]) for name, new in factors.items()}
-            return _subtract(parameters, of_own, lr) | factors
+            left = -lr * hidden
+            factors = {"left": torch.cat([at["left"], left]) if "left" in at else left, "right": right}
+            return _descend(parameters, of_own, lr) | factors
 
-        return means, step
+        return seen, step
 
-    def perturb(self, means: Float[Tensor, "S n"], noise: Float[Tensor, "R n"] | None) -> Float[Tensor, "R n"]:
-        """w = G(z) + s·noise, for as many of the means as there is noise for; without noise, the means themselves."""
-        return means if noise is None else means[: len(noise)] + self.weight_noise * noise
-
-    @property
-    def _padding(self) -> int:
-        """Columns of the padded last layer that make no weight."""
-        return -weight_count(self.network) % ALIGNED
+    def perturb(self, means: Float[Tensor, "S n"], noise: Float[Tensor, "R n"] | None) -> Float[Tensor, "Q n"]:
+        """w = G(z) + s·noise, for as many as there are of both; without noise, the means themselves."""
+        return means if noise is None else means[: len(noise)] + self.weight_noise * noise[: len(means)]
 
     @property
     def _trunk(self) -> Mlp:
@@ -132,16 +146,86 @@ class ImplicitPosterior:
         """What tanh is taken of: the layer that all tasks share, and the factors of a task."""
         last, bias = self._last
         mapped = hidden @ parameters[last] + parameters[bias]
-        if "left" in parameters:
-            mapped = mapped + (hidden @ parameters["left"].T) @ parameters["right"]
-        return mapped[..., : weight_count(self.network)]
+        return mapped + (hidden @ parameters["left"].T) @ parameters["right"] if "left" in parameters else mapped
+
+    def _look(self, mapped: Tensor, sight: Sight) -> Seen:
+        samples = mapped[..., : weight_count(self.network)].tanh()
+        seen = {"fit": samples[: sight.fit]} | ({"all": samples} if sight.all else {})
+        return seen | ({} if sight.prior_std is None else {"moment_kl": moment_kl(samples, sight.prior_std)})
+
+    def _plain(self, parameters: Params, hidden: Tensor, sight: Sight) -> tuple[Seen, Callable[[Seen], Deltas]]:
+        """What is seen, and what takes its gradient back to what tanh is taken of."""
+        mapped, right = self._last_layer(parameters, hidden), parameters.get("right")
+        seen, pull_back = _pull_back(lambda mapped: self._look(mapped, sight), mapped)
+
+        def deltas(gradient: Seen) -> Deltas:
+            delta = pull_back(gradient)
+            if right is None:
+                return Deltas(delta, delta.sum(0), None, delta)
+            return Deltas(delta, delta.sum(0), delta @ right.T, torch.cat([right, delta]))
+
+        return seen, deltas
+
+    def _fuses(self, hidden: Tensor, sight: Sight) -> bool:
+        return self.rank > 0 and not sight.all and len(hidden) <= MOST_SAMPLES and fused_kernels_fit(hidden)
+
+    def _fused(self, parameters: Params, hidden: Tensor, sight: Sight) -> tuple[Seen, Callable[[Seen], Deltas]]:
+        """The same by kernels of our own, on a GPU."""
+        last, bias = (parameters[name] for name in self._last)
+        weights = weight_count(self.network)
+        wanted = Squash(sight.fit, weights, self.rank, sight.prior_std, VARIANCE_FLOOR)
+        fit, kl, deltas = squash(hidden, last, bias, parameters.get("left"), parameters.get("right"), wanted)
+        if kl is None:
+            return {"fit": fit}, lambda gradient: deltas(gradient["fit"], None)
+        seen = {"fit": fit, "moment_kl": kl - moment_log_bias(len(hidden), weights)}
+        return seen, lambda gradient: deltas(gradient["fit"], gradient["moment_kl"])
 
 
-def _subtract(parameters: Params, gradient: Params, lr: float | Tensor) -> Params:
-    return parameters | {name: parameters[name] - lr * value for name, value in gradient.items()}
+def _descend(parameters: Params, gradient: Params, lr: float | Tensor) -> Params:
+    if isinstance(lr, Tensor):
+        return parameters | {name: parameters[name] - lr * value for name, value in gradient.items()}
+    return parameters | {name: torch.add(parameters[name], value, alpha=-lr) for name, value in gradient.items()}
 
 
-def _pull_back(function: Callable[[Params], Tensor], at: Params) -> tuple[Tensor, Callable[[Tensor], Params]]:
-    """The function's value, and what turns a gradient of the value into one of the parameters."""
+def _pull_back(function: Callable[[Any], Any], at: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """The function's value, and what turns a gradient of the value into one of what it was taken at."""
     value, pull_back, *_ = vjp(function, at)
     return value, lambda gradient: pull_back(gradient)[0]
+
+
+def _padded_sum(mean: Tensor, shift: Tensor, scale: float, padding: int) -> Tensor:
+    """mean + scale·shift, with so many zeros behind each row."""
+    padded: Tensor = _PaddedSum.apply(mean, shift, (scale, padding))  # type: ignore[no-untyped-call]
+    return padded
+
+
+class _PaddedSum(torch.autograd.Function):
+    """One pass over what may be millions of parameters: the sum is made in its place, and its gradient is a view."""
+
+    @staticmethod
+    def forward(mean: Tensor, shift: Tensor, constants: tuple[float, int]) -> Tensor:
+        scale, padding = constants
+        *rows, columns = mean.shape
+        padded = mean.new_empty(*rows, columns + padding)
+        torch.add(mean, shift, alpha=scale, out=padded[..., :columns])
+        padded[..., columns:] = 0
+        return padded
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.columns, (ctx.scale, _) = inputs[0].shape[-1], inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        of_mean = gradient[..., : ctx.columns]
+        return of_mean, ctx.scale * of_mean if ctx.needs_input_grad[1] else None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], mean: Tensor, shift: Tensor, constants: Any
+    ) -> tuple[Any, int]:
+        both = [
+            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            for tensor, dim in zip((mean, shift), in_dims, strict=False)
+        ]
+        return _PaddedSum.apply(*both, constants), 0  # type: ignore[no-untyped-call]
