@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fewsure.cli import COMMANDS, main
+from fewsure.algorithms import ALGORITHMS
+from fewsure.cli import main
+from fewsure.commands import COMMANDS
+from fewsure.data import DATA
+from fewsure.experiment import preset_names
 
 TINY = ["--updates", "6", "--tasks", "3", "--device", "cpu"]
 TINY_SIMPA = ["simpa", "--latent", "3", "--generator-hidden", "4", "--kl-samples", "6", *TINY]
@@ -128,7 +132,7 @@ def test_a_checkpoint_cut_short_is_one_line_and_left_as_it_is(
 ) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()
-    for path in run.iterdir():
+    for path in (path for path in run.iterdir() if path.is_file()):
         (copy / path.name).write_bytes(path.read_bytes()[: 200 if path.suffix == ".safetensors" else None])
     before = snapshot(copy)
     capsys.readouterr()
@@ -199,8 +203,30 @@ def test_debug_shows_where_an_error_came_from() -> None:
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     if command.startswith("--"):
         assert main([command]) == 0
+        assert ("exit codes: 0 done" in capsys.readouterr().out) == (command == "--help")
     else:
         with pytest.raises(SystemExit) as exit_code:
             main([command, "--help"])
         assert exit_code.value.code == 0
         assert "examples:" in capsys.readouterr().out
+
+
+def test_the_help_of_train_names_every_data_set_and_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = "".join(capsys.readouterr().out.split())  # names may be broken at a hyphen
+    for data in DATA:
+        if not data.startswith("given-"):  # those are given in Python
+            assert f"`{data}`" in text
+            assert all(f"`{preset}`" in text for preset in preset_names(data))
+
+
+def test_bench_times_every_method_and_takes_a_plain_x(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fewsure.commands.bench.matrix_rate", lambda device: 1.0)
+    monkeypatch.setattr("fewsure.commands.bench._measured", lambda case, *rest: {"is": [case.method, case.tasks]})
+    assert main(["bench", "--kinds", "conv4 28x28", "conv4 84×84", "--device", "cpu", "--json"]) == 0
+    methods, kinds = zip(*(case["is"] for case in json.loads(capsys.readouterr().out)["cases"]), strict=True)
+    assert {method.split(",")[0] for method in methods} == set(ALGORITHMS)
+    assert set(kinds) == {"conv4 28×28", "conv4 84×84"}

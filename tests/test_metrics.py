@@ -12,11 +12,12 @@ from fewsure.metrics.calibration import (
     binned,
     binned_errors,
     calibration_errors,
+    confidence_cells,
     quantile_reliability,
 )
 from fewsure.metrics.paired import paired_t_test
 from fewsure.metrics.scores import brier_score, mean_squared_error, mixture_nll, negative_log_likelihood
-from fewsure.metrics.summary import bootstrap_intervals, mean_over_tasks
+from fewsure.metrics.summary import GROUPS, TaskMean, TaskTotal, mean_over_tasks
 
 METHODS = ("MAML", "PLATIPUS", "BMAML", "ABML", "SImPa")
 
@@ -74,10 +75,51 @@ def test_bootstrap_intervals_hold_the_estimate_and_shrink_with_tasks() -> None:
     generator = torch.Generator().manual_seed(0)
     reliability = 0.5 + 0.1 * torch.rand(400, 11, generator=generator)
     ece = float(calibration_errors(reliability.mean(0))[0])
-    (low, high), _ = bootstrap_intervals(reliability, lambda total: calibration_errors(total / 400))
+    (low, high), _ = intervals(reliability)
     assert low <= ece <= high
-    (low_few, high_few), _ = bootstrap_intervals(reliability[:40], lambda total: calibration_errors(total / 40))
+    (low_few, high_few), _ = intervals(reliability[:40])
     assert high - low < high_few - low_few
+
+
+def intervals(reliability: torch.Tensor) -> tuple[list[float], ...]:
+    total = TaskTotal()
+    total.add(reliability)
+    return total.intervals(calibration_errors)
+
+
+@pytest.mark.parametrize("tasks", [2, 700, GROUPS, GROUPS + 1, 2 * GROUPS + 4321])
+def test_a_mean_that_comes_in_pieces_is_numpys_and_the_pieces_have_no_effect(tasks: int) -> None:
+    values = 5 + torch.randn(tasks, generator=torch.Generator().manual_seed(tasks), dtype=torch.float64)
+    means = []
+    for size in (tasks, 300, 7001):
+        mean = TaskMean()
+        for piece in values.split(size):
+            mean.add(piece)
+        means.append((mean.mean(), mean.error()))
+    assert means[0] == means[1] == means[2]
+    assert means[0] == pytest.approx((values.numpy().mean(), scipy.stats.sem(values.numpy())), rel=1e-12)
+    equal = mean_over_tasks(torch.full((tasks,), 0.1, dtype=torch.float64))
+    assert (equal["mean"], equal["ci95"]) == (pytest.approx(0.1), 0)
+
+
+def test_intervals_do_not_depend_on_the_pieces_and_groups_give_those_of_single_tasks() -> None:
+    tasks = 3 * GROUPS + 1234
+    generator = torch.Generator().manual_seed(0)
+    reliability = 0.6 * torch.tensor(LEVELS) + 0.1 * torch.rand(tasks, 11, generator=generator)
+    pieces = TaskTotal()
+    for piece in reliability.split(777):
+        pieces.add(piece)
+    found = intervals(reliability)
+    assert pieces.intervals(calibration_errors) == found
+    torch.testing.assert_close(pieces.mean(), reliability.double().mean(0), rtol=1e-12, atol=0)
+    # Where the signs of the gaps and the worst level are the same in all resamples, both errors are means over tasks.
+    gap = reliability.double() - torch.tensor(LEVELS, dtype=torch.float64)
+    signed = gap * gap.mean(0).sign()
+    worst = signed[:, int(signed.mean(0).argmax())]
+    for values, (low, high) in zip((signed.mean(1), worst), found, strict=True):
+        expected = mean_over_tasks(values)
+        assert (low + high) / 2 == pytest.approx(expected["mean"], abs=0.2 * expected["ci95"])
+        assert (high - low) / 2 == pytest.approx(expected["ci95"], rel=0.1)
 
 
 def random_classification(examples: int, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -134,7 +176,24 @@ def test_adaptive_bins_hold_equally_many_points() -> None:
     blocks = zip(confidence.reshape(10, 10), correct.reshape(10, 10).double(), strict=True)
     expected = sum(abs(float(c.mean() - a.mean())) for c, a in blocks) / 10
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
-    assert float(adaptive_calibration_error(confidence[order], correct[order])) == pytest.approx(expected)
+    cells = confidence_cells(confidence[order], correct[order])
+    assert float(adaptive_calibration_error(cells)) == pytest.approx(expected)
+
+
+def test_examples_of_equal_confidence_are_shared_by_adaptive_bins_and_tables_add_up() -> None:
+    # Of 40 points, 30 have confidence 1, of which 6 are wrong; the others, of 0.5, are all right.
+    confidence = torch.cat([torch.full((10,), 0.5), torch.ones(30)])
+    correct = torch.arange(40) < 34
+    # Bins hold 4: two of 0.5 alone, one of 2 and 2 (gaps −½ and +6/30), seven of 1 alone.
+    expected = (8 * 0.5 + abs(2 * -0.5 + 2 * 0.2) + 28 * 0.2) / 40
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
+    parts = [confidence_cells(confidence[part], correct[part]) for part in (order[:13], order[13:])]
+    assert float(adaptive_calibration_error(parts[0] + parts[1])) == pytest.approx(expected)
+    probabilities, y = random_classification(5000)
+    chosen, label = probabilities.max(-1)
+    ordered = (chosen - (label == y).double())[chosen.argsort()].reshape(10, 500)
+    found = float(adaptive_calibration_error(confidence_cells(chosen, label == y)))
+    assert found == pytest.approx(float(ordered.sum(1).abs().sum() / 5000), abs=1e-4)
 
 
 def test_scores_of_classes_equal_their_definitions_and_torchs() -> None:

@@ -23,7 +23,7 @@ from fewsure.certification.certify import Request, certify_run
 from fewsure.cli import main
 from fewsure.commands.train import _parse_experiment
 from fewsure.errors import FewsureError
-from fewsure.evaluation import task_records
+from fewsure.evaluation import evaluate
 from fewsure.experiment import load_preset
 from fewsure.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
 from fewsure.report import page as page_module
@@ -209,7 +209,7 @@ def test_the_drawn_tasks_are_the_first_of_the_evaluation(runs: list[Run]) -> Non
     for run in runs:
         meta, noise_std = run.load(CPU).meta, run.experiment.data.noise_std
         drawn = predict_unseen(run.experiment, meta, tasks=4, seed=3)
-        records = task_records(run.experiment, meta, tasks=7, seed=3, stream="test", progress=lambda done: None)
+        _, records = evaluate(run.experiment, meta, tasks=7, seed=3)
         again = [
             quantile_reliability(torch.tensor(predictions), torch.tensor(truth), noise_std)
             for predictions, truth in zip(drawn.predictions, drawn.truth, strict=True)
@@ -297,10 +297,15 @@ def test_what_does_not_differ_from_the_best_on_the_same_tasks_is_tied_with_it() 
         ece, mce = calibration_errors(record["reliability"].double().mean(0))
         mean = {"mean": float(record["mse"].mean())}
         results.append({"mse": mean, "nll": mean, "ece": float(ece), "mce": float(mce)})
-    marked = best_and_tied(results, records)
+    marked = best_and_tied(results, [[record] for record in records])
+    assert marked == best_and_tied(results, [pieces(record) for record in records])
     assert {"mse", "nll"} <= marked[0] & marked[1]
     assert marked[2] == set()  # its calibration error is larger on every resample of the same tasks
     assert {"ece", "mce"} <= marked[0] | marked[1]
+
+
+def pieces(record: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    return [{name: value[first : first + 60] for name, value in record.items()} for first in range(0, 200, 60)]
 
 
 def test_bold_cells_are_the_best_and_the_tied(runs: list[Run], written: list[Path], page: str) -> None:
@@ -646,7 +651,8 @@ def test_what_is_wrong_is_named_and_the_others_are_shown(
     result = evaluations(runs)[1]
     result["mse"]["mean"] = float("nan")
     (folders["other-evaluation"] / "evaluation.json").write_text(json.dumps(result))
-    (folders["records"] / "evaluation.safetensors").write_bytes(b"no")
+    (shard,) = (folders["records"] / "evaluation").rglob("*.safetensors")
+    shard.write_bytes(b"no")
     lines = (folders["metrics"] / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folders["metrics"] / "metrics.jsonl").write_text(lines[0] + lines[1][:20])
     (folders["certificate"] / "certificate.json").write_text('{"held_out": 3}')

@@ -140,7 +140,7 @@ def test_latent_noise_is_of_the_chosen_kind(latent_noise: str) -> None:
 
 
 def test_weights_stay_inside_the_tanh() -> None:
-    generator = Mlp((3, 4, 6), tanh=True)
+    generator = Mlp((3, 4, 6), last="tanh")
     params = {name: 100 * value for name, value in generator.init(torch.Generator().manual_seed(0)).items()}
     assert float(generator(params, torch.rand(50, 3)).abs().max()) <= 1
 

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
-
 from fewsure.errors import FewsureError
-from fewsure.metrics.paired import PairedTest, paired_t_test
+from fewsure.metrics.paired import PairedScores, PairedTest
 from fewsure.training.runs import Run
+from fewsure.types import Records
 
 SCORES = ("accuracy", "mse", "nll", "brier")
 """What has one value per task. Calibration errors are pooled over tasks, so they have no paired test."""
@@ -41,35 +40,40 @@ def compare_runs(runs: Sequence[Run]) -> list[Compared]:
     """Each run after the first against the first, by their evaluations, which must be of the same tasks."""
     if len(runs) < 2:
         raise FewsureError(f"expected two runs or more to compare, but got {len(runs)}")
-    results = [_evaluation(run) for run in runs]
-    return [_compared(runs[0], results[0], run, result) for run, result in zip(runs[1:], results[1:], strict=True)]
+    summaries = [_evaluation(run) for run in runs]
+    return [
+        _compared(runs[0], summaries[0], run, summary) for run, summary in zip(runs[1:], summaries[1:], strict=True)
+    ]
 
 
-def _evaluation(run: Run) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _evaluation(run: Run) -> dict[str, Any]:
     summary = run.evaluation()
     if summary is None:
         raise FewsureError(f"{run.folder} has not been evaluated; run `fewsure evaluate {run.folder}` first")
-    return summary, run.evaluation_records()
+    return summary
 
 
-def _compared(
-    first: Run,
-    one: tuple[dict[str, Any], dict[str, Tensor]],
-    second: Run,
-    two: tuple[dict[str, Any], dict[str, Tensor]],
-) -> Compared:
-    (summary, records), (other_summary, other_records) = one, two
+def _compared(first: Run, one: Mapping[str, Any], second: Run, two: Mapping[str, Any]) -> Compared:
     for name in SAME:
-        if summary.get(name) != other_summary.get(name):
+        if one.get(name) != two.get(name):
             raise FewsureError(
-                f"a paired test needs the same tasks, but `{name}` is {summary.get(name)!r} in {first.folder} and "
-                f"{other_summary.get(name)!r} in {second.folder}; run `fewsure evaluate` on both with the same options"
+                f"a paired test needs the same tasks, but `{name}` is {one.get(name)!r} in {first.folder} and "
+                f"{two.get(name)!r} in {second.folder}; run `fewsure evaluate` on both with the same options"
             )
-    if not records["fingerprint"].allclose(other_records["fingerprint"], rtol=1e-9):
-        raise FewsureError(
-            f"{first.folder} and {second.folder} were evaluated on different tasks, for instance on a CPU and on a "
-            "GPU; run `fewsure evaluate` on both on one machine"
-        )
-    tests = {name: paired_t_test(records[name], other_records[name]) for name in SCORES if name in records}
-    transductive = (bool(summary["transductive"]), bool(other_summary["transductive"]))
-    return Compared(first, second, summary["tasks"], transductive, tests)
+    scores = {name: PairedScores() for name in SCORES if name in one}
+    for records, others in zip(first.evaluated_tasks(), second.evaluated_tasks(), strict=True):
+        if not same_fingerprints(records, others):
+            raise FewsureError(
+                f"{first.folder} and {second.folder} were evaluated on different tasks, for instance on a CPU and on a "
+                "GPU; run `fewsure evaluate` on both on one machine"
+            )
+        for name, score in scores.items():
+            score.add(records[name], others[name])
+    transductive = (bool(one["transductive"]), bool(two["transductive"]))
+    return Compared(first, second, one["tasks"], transductive, {name: score.test() for name, score in scores.items()})
+
+
+def same_fingerprints(records: Records, others: Records) -> bool:
+    """Whether records are of the same tasks."""
+    one, two = records["fingerprint"], others["fingerprint"]
+    return one.shape == two.shape and one.allclose(two, rtol=1e-9)

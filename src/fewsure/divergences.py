@@ -12,8 +12,7 @@ and calls a bound rigorous only if each of them is exact or an upper bound.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -45,44 +44,16 @@ def gaussian_kl(
     return 0.5 * (ratio + (mean - prior_mean).square() / prior_variance - 1 - ratio.log()).sum()
 
 
-def isotropic_kl(means: Sequence[Tensor], variance: float, prior_variance: float) -> Float[Tensor, ""]:
-    """KL[N(mean, v I) ‖ N(0, v₀ I)] of a mean that is given in pieces, exact.
+def isotropic_kl(squared_norm: Tensor, count: int, variance: float, prior_variance: float) -> Float[Tensor, ""]:
+    """KL[N(mean, v I) ‖ N(0, v₀ I)] in n dimensions, exact, from ‖mean‖² and n = `count`.
 
-    ½ [ n (v/v₀ − 1 − ln(v/v₀)) + ‖mean‖²/v₀ ]:  one pass over what may be millions of parameters.
+    ½ [ n (v/v₀ − 1 − ln(v/v₀)) + ‖mean‖²/v₀ ]
 
-    >>> round(float(isotropic_kl([torch.ones(2), torch.zeros(1, 3)], 1.0, 1.0)), 4)
+    >>> float(isotropic_kl(torch.ones(2).square().sum(), 2, 1.0, 1.0))
     1.0
     """
     ratio = variance / prior_variance
-    squares = sum(_squared_norm(piece) for piece in means)
-    count = sum(piece.numel() for piece in means)
-    return torch.as_tensor(0.5 * (count * (ratio - 1 - math.log(ratio)) + squares / prior_variance))
-
-
-def _squared_norm(x: Tensor) -> Tensor:
-    squares: Tensor = _SquaredNorm.apply(x)  # type: ignore[no-untyped-call]
-    return squares
-
-
-class _SquaredNorm(torch.autograd.Function):
-    """Σ x² with the gradient 2x in one pass each, without the care that torch takes of a norm at 0."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        norm: Tensor = torch.linalg.vector_norm(x)
-        return norm.square()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        of_x: Tensor = 2 * gradient * x
-        return of_x
+    return 0.5 * (count * (ratio - 1 - math.log(ratio)) + squared_norm / prior_variance)
 
 
 def gaussian_reading(
@@ -141,8 +112,14 @@ def _semi_implicit(mean_square: Number, weights: int, std: float, prior_std: flo
     return 0.5 * weights * (ratio - 1 - math.log(ratio) + mean_square / prior_std**2)
 
 
+def _in_full(samples: Tensor) -> Tensor:
+    """Numbers that were rounded to bfloat16 are summed as float32."""
+    return samples.float() if samples.dtype == torch.bfloat16 else samples
+
+
 def moments(samples: Float[Tensor, "S n"]) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """Mean and (unbiased) variance of each weight over the samples."""
+    samples = _in_full(samples)
     mean = samples.mean(0)
     return mean, (samples - mean).square().sum(0) / (len(samples) - 1) + VARIANCE_FLOOR  # torch.var is slow on a CPU
 
@@ -158,6 +135,7 @@ def moment_kl(samples: Float[Tensor, "S n"], prior_std: float) -> Float[Tensor, 
 
     which is taken off.
     """
+    samples = _in_full(samples)
     count, weights = samples.shape
     log_bias = moment_log_bias(count, weights)
     if fused_kernels_fit(samples):
@@ -196,6 +174,7 @@ def donsker_varadhan(on_posterior: Float[Tensor, " S"], on_prior: Float[Tensor, 
     >>> donsker_varadhan(torch.zeros(4), torch.zeros(4))
     tensor(0.)
     """
+    on_posterior, on_prior = _in_full(on_posterior), _in_full(on_prior)
     return on_posterior.mean() - (on_prior.logsumexp(0) - math.log(on_prior.shape[0]))
 
 

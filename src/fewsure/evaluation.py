@@ -1,22 +1,35 @@
-"""Evaluation: adapt to unseen tasks, predict, and score; one record per task, then one object for all."""
+"""Evaluation: adapt to unseen tasks, predict, and score; one record per task, then one object for all.
 
+An evaluation proceeds in shards of 2,000 tasks, whose records are kept as they come (`fewsure.shards`) and summed up on
+the way. So memory does not grow with the number of tasks, and an interrupted evaluation goes on where it was. A shard
+is made of blocks of 20 tasks, each with a random stream of its own. On a GPU a block is recorded once and replayed.
+"""
+
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fewsure import streams
+from fewsure.data import Tasks
 from fewsure.data.pools import Split
 from fewsure.devices import device_name, device_of, precision
 from fewsure.errors import Diverged
 from fewsure.experiment import Experiment
 from fewsure.kernels.fused import fused_kernels
+from fewsure.recording import Recorded
 from fewsure.scoring import Predict, scorer
-from fewsure.training.distributed import share_out
+from fewsure.shards import SHARD, InMemory, Shard, Store, joined
+from fewsure.training.distributed import of_first, processes, share_out
 from fewsure.training.runs import RESULT_FORMAT
-from fewsure.types import Draw, Facts, Noise, Parts, Task
+from fewsure.types import Draw, Facts, Noise, Parts, Records, Task
 from fewsure.vectorise import better_looped, count, draw_noise, draw_per_task, for_each, take
 from fewsure.version import __version__
 
@@ -30,63 +43,159 @@ Score = Callable[[Predict, Task, Facts, Noise], dict[str, Tensor]]
 
 
 def evaluate(
-    experiment: Experiment,
-    meta: Parts,
-    *,
-    tasks: int,
-    seed: int,
-    stream: Split = "test",
-    progress: Callable[[int], None] = lambda done: None,
+    experiment: Experiment, meta: Parts, *, tasks: int, seed: int, stream: Split = "test"
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """(the object that `evaluate --json` prints, the records of the single tasks) on unseen tasks of a split."""
-    start = time.perf_counter()
-    records = task_records(experiment, meta, tasks=tasks, seed=seed, stream=stream, progress=progress)
-    broken = int((~records["nll"].isfinite()).sum())
-    if broken:
-        raise Diverged(
-            f"adaptation diverged on {broken} of {tasks} tasks, whose predictions are no finite numbers; "
-            "train anew with a lower --lr or --inner-lr"
-        )
-    data, model = experiment.data, experiment.model
-    summary = {
-        "format": RESULT_FORMAT,
-        "algorithm": experiment.algorithm_name,
-        "data": experiment.data_name,
-        **({"way": model.outputs} if model.kind == "classification" else {}),
-        "shot": data.shot,
-        "tasks": tasks,
-        "samples": int(records["samples"][0]),
-        "transductive": model.network.transductive,
-        **scorer(experiment).summarise(records),
-        "stream": stream,
-        "seed": seed,
-        "version": __version__,
-        "device": device_name(device_of(meta)),
-        "data_checksum": data.checksum(stream),
-        "seconds": round(time.perf_counter() - start, 3),
-    }
-    return summary, records
+    """(the object that `evaluate --json` prints, the records of the single tasks) on unseen tasks of a split.
+
+    All records are in memory; `evaluate_in_shards` is for many tasks.
+    """
+    store = InMemory()
+    summary = evaluate_in_shards(experiment, meta, tasks=tasks, seed=seed, stream=stream, store=store)
+    return summary, joined(shard.records for shard in store.values())
 
 
-def task_records(
+def evaluate_in_shards(
     experiment: Experiment,
     meta: Parts,
     *,
     tasks: int,
     seed: int,
     stream: Split,
-    progress: Callable[[int], None],
+    store: Store,
+    progress: Callable[[int], None] = lambda done: None,
+) -> dict[str, Any]:
+    """The object that `evaluate --json` prints; the records of the single tasks are in the store, shard by shard.
+
+    Shards that the store has are not computed again. What they took counts in `seconds`, and nothing else in the object
+    tells where an evaluation was interrupted. `progress` hears how many tasks are done.
+    """
+    start = time.perf_counter()
+    sizes = {first: min(SHARD, tasks - first) for first in range(0, tasks, SHARD)}
+    there = {first for first, size in sizes.items() if of_first(store.has(first, size))}  # all do as the first does
+    blocks = UnseenBlocks(experiment, meta, seed, stream)
+    earlier, samples = 0.0, 0
+
+    def shards() -> Iterator[Records]:
+        nonlocal earlier, samples
+        for first, size in sizes.items():
+            if first in there:
+                records, seconds = store.read(first, size)
+                earlier += seconds
+                progress(first + size)
+            else:
+                records = _computed(blocks, first, size, store, progress)
+            samples = int(records["samples"][0])
+            yield records
+
+    figures = scorer(experiment).summarise(shards())
+    data, model = experiment.data, experiment.model
+    return {
+        "format": RESULT_FORMAT,
+        "algorithm": experiment.algorithm_name,
+        "data": experiment.data_name,
+        **({"way": model.outputs} if model.kind == "classification" else {}),
+        "shot": data.shot,
+        "tasks": tasks,
+        "samples": samples,
+        "transductive": model.network.transductive,
+        **figures,
+        "stream": stream,
+        "seed": seed,
+        "version": __version__,
+        "device": device_name(device_of(meta)),
+        "data_checksum": data.checksum(stream),
+        "seconds": round(earlier + time.perf_counter() - start, 3),
+    }
+
+
+def _computed(
+    blocks: "UnseenBlocks", first: int, tasks: int, store: Store, progress: Callable[[int], None]
 ) -> dict[str, Tensor]:
-    """What the scorer records, the number of `samples` and a `fingerprint`, with a leading task dimension."""
+    start = time.perf_counter()
+    records = blocks.records(first, tasks, lambda done: progress(first + done))
+    broken = int((~records["nll"].isfinite()).sum())
+    if broken:
+        raise Diverged(
+            f"adaptation diverged on {broken} of {tasks} tasks, whose predictions are no finite numbers; "
+            "train anew with a lower --lr or --inner-lr"
+        )
+    store.write(first, Shard(records, time.perf_counter() - start))
+    return records
+
+
+def identity(experiment: Experiment, meta: Parts, *, seed: int, stream: Split) -> str:
+    """16 hexadecimal digits that two evaluations share only if a task has the same record in both.
+
+    They depend on the experiment, the meta-parameters, the data, the seed, the device and the code, and not on the
+    number of tasks.
+    """
     device = device_of(meta)
-    shared = shared_noise(experiment, seed, stream, device)
+    decides = {
+        "experiment": experiment.record(),
+        "scorer": repr(scorer(experiment)),  # with the noise on labels, which may have been learned
+        "samples": SAMPLES,
+        "seed": seed,
+        "stream": stream,
+        "data": experiment.data.checksum(stream),
+        "device": device_name(device),
+        "code": _code_checksum(),
+    }
+    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode())
+    for part, params in sorted(meta.items()):
+        for name, value in sorted(params.items()):
+            digest.update(f"{part}/{name}/{tuple(value.shape)}".encode())
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
-    def blocks() -> Iterator[UnseenBlock]:
-        for first in range(0, tasks, BLOCK):
-            block = unseen_block(experiment, first // BLOCK, seed, stream, device)
-            yield take(block, slice(0, min(BLOCK, tasks - first)))
 
-    return score_blocks(experiment, meta, shared, blocks(), scorer(experiment).score, progress)
+@cache
+def _code_checksum() -> str:
+    """SHA-256 of this package's sources: what other code has found is never taken for what this one would find."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+class UnseenBlocks:
+    """Scores the blocks of a split, each of which is drawn, adapted to and predicted on the device."""
+
+    def __init__(self, experiment: Experiment, meta: Parts, seed: int, stream: Split) -> None:
+        self._experiment = experiment
+        self._device = device_of(meta)
+        self._seed, self._stream = seed, stream
+        self._tasks = experiment.data.tasks(stream, self._device)
+        shared = shared_noise(experiment, seed, stream, self._device)
+        self._every_task = _every_task(experiment, meta, shared, scorer(experiment).score)
+        self._generator = torch.Generator(self._device)
+        on_gpu = self._device.type == "cuda"
+        records = on_gpu and experiment.training.cuda_graph and processes() == 1
+        self._recorded = Recorded[dict[str, Tensor]](self._generator, name="a block of tasks", records=records)
+
+    def records(self, first: int, tasks: int, progress: Callable[[int], None]) -> dict[str, Tensor]:
+        """What is recorded of tasks `first` … `first + tasks` − 1, on the CPU; `first` begins a block.
+
+        Processes that `torchrun` has started score a block each in turn, and all have the whole result.
+        """
+        starts = range(first, first + tasks, BLOCK)
+
+        def size(start: int) -> int:
+            return min(BLOCK, first + tasks - start)
+
+        with _as_evaluated(self._experiment):
+            found = share_out(starts, size, lambda start: self._block(start // BLOCK, size(start)), progress)
+        return {name: value.cpu() for name, value in found.items()}  # on a GPU, the one time that the host waits
+
+    def _block(self, index: int, tasks: int) -> dict[str, Tensor]:
+        """What is recorded of the first tasks of a block."""
+        self._generator.manual_seed(streams.number(self._seed, self._stream, index))
+        drawn = tasks if self._device.type == "cpu" else BLOCK  # a GPU has one recording, for whole blocks
+
+        def work() -> dict[str, Tensor]:
+            block = _draw_block(self._experiment, self._tasks, self._generator)
+            return self._every_task(take(block, slice(0, drawn)))
+
+        return {name: value[:tasks].clone() for name, value in self._recorded(work).items()}
 
 
 def score_blocks(
@@ -102,6 +211,26 @@ def score_blocks(
     `shared` is what all tasks share (θ); `progress` hears how many are done. Processes that `torchrun` has started
     score a block each in turn, and all have the whole result.
     """
+    every_task = _every_task(experiment, meta, shared, score)
+
+    def records_of(block: UnseenBlock) -> dict[str, Tensor]:
+        return {name: value.cpu() for name, value in every_task(block).items()}
+
+    with _as_evaluated(experiment):
+        return share_out(blocks, count, records_of, progress)
+
+
+@contextmanager
+def _as_evaluated(experiment: Experiment) -> Iterator[None]:
+    """The arithmetic of an evaluation."""
+    with torch.no_grad(), precision(experiment.training.precision), fused_kernels(allowed=True):
+        yield  # adapting differentiates once, so that fused kernels may
+
+
+def _every_task(
+    experiment: Experiment, meta: Parts, shared: Noise, score: Score
+) -> Callable[["UnseenBlock"], dict[str, Tensor]]:
+    """What is recorded of each task of a block, with a leading task dimension."""
     algorithm, model = experiment.algorithm, experiment.model
     device = device_of(meta)
 
@@ -115,17 +244,11 @@ def score_blocks(
             return outputs
 
         records = score(predict, block.task, block.facts, block.prediction_noise)
-        functions = torch.tensor(samples[0], device=device)
+        functions = torch.full((), samples[0], device=device)
         return records | {"samples": functions, "fingerprint": _fingerprint(block.task)}
 
     every_task = for_each(one_task, loop=better_looped(model.network, device))
-
-    def records_of(block: UnseenBlock) -> dict[str, Tensor]:
-        return {name: value.cpu() for name, value in every_task(block, meta).items()}
-
-    exactly = precision(experiment.training.precision)
-    with torch.no_grad(), exactly, fused_kernels(allowed=True):  # adapting differentiates once
-        return share_out(blocks, count, records_of, progress)
+    return lambda block: every_task(block, meta)
 
 
 class UnseenBlock(NamedTuple):
@@ -141,8 +264,11 @@ class UnseenBlock(NamedTuple):
 def unseen_block(experiment: Experiment, index: int, seed: int, stream: Split, device: torch.device) -> UnseenBlock:
     """Block number `index` of a split."""
     generator = streams.generator(seed, stream, index, device=device)
-    drawn = experiment.data.tasks(stream, device).sample(BLOCK, generator)
-    return with_noise(experiment, drawn, scorer(experiment).draws, generator)
+    return _draw_block(experiment, experiment.data.tasks(stream, device), generator)
+
+
+def _draw_block(experiment: Experiment, tasks: Tasks, generator: torch.Generator) -> UnseenBlock:
+    return with_noise(experiment, tasks.sample(BLOCK, generator), scorer(experiment).draws, generator)
 
 
 def with_noise(

@@ -45,10 +45,11 @@ class Training:
     chunk_size: int | None = None
     """Tasks held in memory at once; `none` for all. Results do not depend on it."""
     precision: Precision = "tf32"
-    """On a GPU, `tf32` rounds the inputs of matrix products, which is several times faster; `float32` does not. It
-    holds for evaluation too."""
+    """On a GPU, `tf32` rounds the inputs of matrix products, which is several times faster; `float32` does not. `bf16`
+    rounds SImPa's largest matrices further (docs/speed.md). It holds for evaluation too."""
     cuda_graph: bool = True
-    """On a GPU, record an update once and replay it (many times faster). Results do not depend on it."""
+    """On a GPU, record an update, or a block of evaluated tasks, once and replay it (many times faster). Results do not
+    depend on it."""
 
     def __post_init__(self) -> None:
         require(self.updates >= 1, "updates", "at least 1", self.updates)
@@ -78,7 +79,8 @@ class Experiment:
             for name, count in (("shot", self.data.support_size), ("query", self.data.query_size)):
                 require(count >= 2, name, "at least 2 for simpa, whose bounds divide by that number less one", count)
         if isinstance(self.algorithm, ProtoNet):
-            _require_classes(self.algorithm_name, self.data_name)
+            if self.data.kind != "classification":
+                _require_classes(self.algorithm_name, self.data_name)
         elif self.data.training_outputs != self.data.outputs:
             raise FewsureError(
                 f"{self.algorithm_name} ends in one output per class, so expected `train_way` to equal `way`, but got "

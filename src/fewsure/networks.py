@@ -11,11 +11,33 @@ from torch import Tensor
 from torch.nn import functional
 
 from fewsure.errors import require
-from fewsure.kernels.fused import conv_block, fused_kernels_fit
+from fewsure.kernels.fused import Activation, conv_block, fused_kernels_fit
+from fewsure.kernels.fused import layer as fused_layer
 from fewsure.types import Network, Params
 
 ALIGNED = 8
 """Rows of a matrix product should hold a multiple of so many numbers: GPUs are several times slower otherwise."""
+
+
+def layer(x: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> Tensor:
+    """act(x W + b)."""
+    x, weight = _same_type(x, weight)
+    if fused_kernels_fit(x):
+        return fused_layer(x, weight, bias, activation)
+    mapped = x @ weight
+    mapped = mapped + bias.to(mapped.dtype)
+    return mapped if activation == "none" else mapped.relu() if activation == "relu" else mapped.tanh()
+
+
+def product(x: Tensor, matrix: Tensor) -> Tensor:
+    """x @ matrix, with few bits if either has few."""
+    x, matrix = _same_type(x, matrix)
+    return x @ matrix
+
+
+def _same_type(x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    dtype = torch.bfloat16 if torch.bfloat16 in (x.dtype, matrix.dtype) else x.dtype
+    return x.to(dtype), matrix.to(dtype)
 
 
 @dataclass(frozen=True)
@@ -26,8 +48,8 @@ class Mlp:
     """
 
     sizes: tuple[int, ...]
-    tanh: bool = False
-    """Squash the outputs into (−1, 1), as the paper's generator does."""
+    last: Activation = "none"
+    """What follows the last layer."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -46,13 +68,12 @@ class Mlp:
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         last = len(self.sizes) - 2
-        if padding := len(params["0.weight"]) - self.sizes[0]:
+        if padding := len(params["0.weight"]) - x.shape[-1]:
             x = functional.pad(x, (0, padding))
-        for layer in range(last + 1):
-            x = x @ params[f"{layer}.weight"] + params[f"{layer}.bias"]
-            if layer < last:
-                x = x.relu()
-        return x.tanh() if self.tanh else x
+        for number in range(last + 1):
+            activation: Activation = "relu" if number < last else self.last
+            x = layer(x, params[f"{number}.weight"], params[f"{number}.bias"], activation)
+        return x
 
     @property
     def embedding(self) -> "Mlp":

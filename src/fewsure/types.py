@@ -25,6 +25,9 @@ Info = dict[str, Tensor]
 Facts = dict[str, Tensor]
 """What is known of a task and no method sees, by name: its true function, the classes it was made from."""
 
+Records = Mapping[str, Tensor]
+"""What an evaluation records of tasks, by name, with a leading dimension of tasks."""
+
 Kind = Literal["regression", "classification"]
 
 

@@ -17,7 +17,7 @@ from fewsure.data import prepared
 from fewsure.data.classification import Classification
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError
-from fewsure.evaluation import evaluate
+from fewsure.evaluation import evaluate, evaluate_in_shards, identity
 from fewsure.experiment import GROUPS, Experiment
 from fewsure.noise import with_learned_noise, with_noise_level
 from fewsure.progress import ProgressLine
@@ -174,25 +174,31 @@ def evaluate_run(
     checkpoint: str = LAST,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate a checkpoint on unseen tasks, and keep the result in the run folder."""
+    """Evaluate a checkpoint on unseen tasks, and keep the result in the run folder.
+
+    What an interrupted evaluation has finished is not done again.
+    """
     found = run.load(device, checkpoint)
     meta = found.meta
     if checkpoint == LAST:
         experiment = with_noise_level(run, device)
     else:
         experiment = with_learned_noise(run.experiment, meta, device)
+    records = identity(experiment, meta, seed=seed, stream=stream)
     with ProgressLine(f"evaluating {run.experiment.algorithm_name}", quiet=quiet or not is_first()) as line:
-        summary, records = evaluate(
+        summary = evaluate_in_shards(
             experiment,
             meta,
             tasks=tasks,
             seed=seed,
             stream=stream,
+            store=run.evaluation_shards(records, checkpoint),
             progress=lambda done: line.show(done, tasks, "tasks"),
         )
+    summary |= {"records": records}
     if checkpoint != LAST:
         summary |= {"checkpoint": checkpoint, "update": found.update}
-    run.save_evaluation(summary, records, checkpoint)
+    run.save_evaluation(summary, checkpoint)
     return summary
 
 

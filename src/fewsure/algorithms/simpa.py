@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fewsure.adaptation import descend, detach, require_clip_norm
 from fewsure.bounds import theorem_1, theorem_2
+from fewsure.devices import rounded
 from fewsure.divergences import donsker_varadhan, isotropic_kl, moment_kl, semi_implicit_kl, standardise
 from fewsure.errors import require
 from fewsure.networks import Mlp, unflatten, weight_count
@@ -122,12 +123,14 @@ class Simpa:
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
         always = torch.ones((), device=support.x.device)
-        return self._optimise_lower_level(meta, model, support, noise, regularise=always, clip=always > 0)
+        theta, _ = self._draw_theta(meta, model, noise)
+        return self._optimise_lower_level(theta, meta, model, support, noise, regularise=always, clip=always > 0)
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         regularise = (stage.update * stage.tasks >= self.warm_up_tasks).to(task.query.x.dtype)
         clip = stage.update >= self.clip_from * (stage.updates or 0)
-        adapted = self._optimise_lower_level(meta, model, task.support, noise, regularise, clip)
+        theta, squared_norm = self._draw_theta(meta, model, noise)
+        adapted = self._optimise_lower_level(theta, meta, model, task.support, noise, regularise, clip)
         critic = adapted.get("critic", {})
 
         seen = self.posterior(model).see(adapted["generator"], noise["z"][-1], self._sight)
@@ -136,7 +139,7 @@ class Simpa:
         bound = theorem_2(
             clipped_loss,
             kl,
-            isotropic_kl(list(meta["generator"].values()), self.sigma_0, self.sigma_theta**2),
+            isotropic_kl(squared_norm, noise["theta"].numel(), self.sigma_0, self.sigma_theta**2),
             examples=task.query.x.shape[0],
             tasks=stage.tasks,
             epsilon=self.epsilon,
@@ -196,7 +199,11 @@ class Simpa:
         return Sight(self.train_samples, self.sigma_w if moments else None, every)
 
     def start(self, meta: Parts, model: Model, noise: Noise) -> Params:
-        """λ before the first step: θ ~ N(μ_θ, σ₀ I). Its noise is shared by all tasks, and so is θ."""
+        """λ before the first step, θ."""
+        return self._draw_theta(meta, model, noise)[0]
+
+    def _draw_theta(self, meta: Parts, model: Model, noise: Noise) -> tuple[Params, Tensor]:
+        """(θ ~ N(μ_θ, σ₀ I), ‖μ_θ‖²). The noise is shared by all tasks, and so is θ."""
         family = self.posterior(model)
         return family.start(meta["generator"], unflatten(family.generator, noise["theta"]), self.sigma_0**0.5)
 
@@ -205,20 +212,23 @@ class Simpa:
         return Mlp((weight_count(model.network), *self.critic_hidden, 1))
 
     def _optimise_lower_level(
-        self, meta: Parts, model: Model, support: Batch, noise: Noise, regularise: Tensor, clip: Tensor
+        self, theta: Params, meta: Parts, model: Model, support: Batch, noise: Noise, regularise: Tensor, clip: Tensor
     ) -> Parts:
         family = self.posterior(model)
 
         def bound(seen: Seen, critic: Params, step: int) -> Tensor:
-            loss, _ = self._fit(seen, model, support, clip if self.clip_lower else None, noise, step)
+            clips = self.clip_lower and self.clip != "none"
+            loss, _ = self._fit(seen, model, support, clip if clips else None, noise, step)
             kl = self._kl(seen, critic, model, noise, step)
+            if self.kl == "none":
+                return loss  # the regulariser is a constant
             theorem = theorem_1(loss, kl, examples=support.x.shape[0], epsilon=self.epsilon, form=self.form)
             return loss + regularise * theorem.regulariser
 
         def negative_estimate(critic: Params, seen: Seen, step: int) -> Tensor:
             return -self._critic_estimate(seen, critic, model, noise, step)
 
-        generator = self.start(meta, model, noise)  # λ ← θ
+        generator = theta  # λ ← θ
         critic = self.critic(model).aligned(meta["critic"]) if self.uses_critic else {}  # ω ← ω₀
         for step in range(self.inner_steps):
             seen, descend_to = family.generate(generator, noise["z"][step], self._sight, first_order=self.first_order)
@@ -236,34 +246,44 @@ class Simpa:
     def _fit(
         self, seen: Seen, model: Model, batch: Batch, clip: Tensor | None, noise: Noise, level: int
     ) -> tuple[Tensor, Tensor]:
-        """The loss that is trained on, and the clipped one that a bound may hold: means over samples and examples."""
+        """The loss that is trained on, and the clipped one that a bound may hold (itself, without `clip`).
+
+        Means over samples and examples.
+        """
         weights = unflatten(model.network, self._perturb(seen["fit"], model, noise, level))
         predictions = outputs(model.network, weights, batch.x)
         losses = torch.func.vmap(model.loss, in_dims=(0, None))(predictions, batch.y)
         loss = losses.mean()
+        if clip is None:
+            return loss, loss
         if self.clip == "bounded":
             clipped = torch.func.vmap(model.bounded_loss, in_dims=(0, None))(predictions, batch.y).mean()
         else:
             clipped = losses.clamp(max=1).mean()
-        return (loss if self.clip == "none" or clip is None else torch.where(clip, clipped, loss)), clipped
+        return (loss if self.clip == "none" else torch.where(clip, clipped, loss)), clipped
 
     def _kl(self, seen: Seen, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
         """The estimate of KL[q(w; λ) ‖ p(w)] that both bounds use."""
         if self.kl == "semi-implicit":
-            return semi_implicit_kl(seen["all"], self.weight_noise, self.sigma_w)
+            return semi_implicit_kl(seen["padded"][:, : weight_count(model.network)], self.weight_noise, self.sigma_w)
         estimate = seen.get("moment_kl", seen["fit"].new_zeros(()))
         if self.weight_noise and self.kl in ("moment", "moment+critic"):
-            estimate = moment_kl(self._perturb(seen["all"], model, noise, level), self.sigma_w)
+            estimate = moment_kl(self._all(seen, model, noise, level), self.sigma_w)
         if self.uses_critic:
             estimate = estimate + self._critic_estimate(seen, critic, model, noise, level)
         return estimate
 
     def _critic_estimate(self, seen: Seen, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
         """Eq. (12) for KL[q ‖ p]; after the moment term, for what is left with q's means and variances taken out."""
-        network, samples = self.critic(model), self._perturb(seen["all"], model, noise, level)
-        prior = noise["prior"][level]
+        network, prior = self.critic(model), noise["prior"][level]
+        critic = {name: rounded(value) for name, value in critic.items()}
         if self.kl == "critic":
             prior = self.sigma_w * prior
+            samples = self._all(seen, model, noise, level) if self.weight_noise else seen["padded"]
         else:
-            samples = standardise(samples)
+            samples = standardise(self._all(seen, model, noise, level))
         return donsker_varadhan(network(critic, samples).squeeze(-1), network(critic, prior).squeeze(-1))
+
+    def _all(self, seen: Seen, model: Model, noise: Noise, level: int) -> Tensor:
+        """All samples of w, (S, n)."""
+        return self._perturb(seen["padded"][:, : weight_count(model.network)], model, noise, level)

@@ -18,11 +18,13 @@ from fewsure.workflow import evaluate_run
 class Evaluate(Common):
     """Adapt a trained run to unseen tasks and score its predictions: error, likelihood, calibration.
 
-    Runs that are evaluated with the same --seed see the same tasks. The result is kept in the run folder.
+    Runs that are evaluated with the same --seed see the same tasks. The result is kept in the run folder, with what was
+    found of each task. Every 2,000 tasks are kept as they are done: the same command goes on where it was interrupted,
+    or where an evaluation of fewer tasks ended, to the numbers of one that was not. Memory does not grow with --tasks.
 
     examples:
       fewsure evaluate runs/simpa
-      fewsure evaluate runs/simpa --tasks 10000 --json
+      fewsure evaluate runs/simpa --tasks 100000 --json
       fewsure evaluate runs/simpa --checkpoint best               what `fewsure train --keep-best` has kept
       torchrun --nproc-per-node=4 -m fewsure evaluate runs/simpa --tasks 10000
     """

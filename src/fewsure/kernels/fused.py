@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ def fused_kernels(allowed: bool) -> Iterator[None]:
 
 def fused_kernels_fit(x: Tensor) -> bool:
     """Whether they are allowed here and made for tensors like x."""
-    return _ALLOWED.get() and x.is_cuda and x.dtype == torch.float32 and _has_triton()
+    return _ALLOWED.get() and x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and _has_triton()
 
 
 @cache
@@ -41,7 +41,7 @@ def conv_block(x: Tensor, weight: Tensor, *, of_input: bool) -> Tensor:
 
     `of_input` says whether the gradient of the images is wanted.
     """
-    pooled, *_ = _ConvBlock.apply(x.unsqueeze(0), weight.unsqueeze(0), of_input)  # type: ignore[no-untyped-call]
+    pooled, *_ = _ConvBlock.apply(x.float().unsqueeze(0), weight.float().unsqueeze(0), of_input)  # type: ignore[no-untyped-call]
     return torch.squeeze(pooled, 0)
 
 
@@ -51,52 +51,64 @@ def moment_kl(samples: Tensor, prior_std: float, floor: float) -> Tensor:
     return torch.squeeze(kl, 0)
 
 
+Activation = Literal["none", "relu", "tanh"]
+
+
+def layer(x: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> Tensor:
+    """act(x W + b): x (R, K), W (K, N), b (N) → (R, N); x and W of one type."""
+    groups = (tensor.unsqueeze(0) for tensor in (x, weight, bias))
+    (y,) = _Layer.apply(*groups, activation)  # type: ignore[no-untyped-call]
+    return torch.squeeze(y, 0)
+
+
 class Squash(NamedTuple):
     """What `squash` is to do."""
 
     fit: int
-    """Samples that are handed out."""
+    """k, samples that are handed out."""
     weights: int
     """n, columns of the layer that are no padding."""
-    rank: int
-    """Rows that `right` will have in the end."""
     prior_std: float | None
     """σ of the prior, if the KL is wanted."""
     floor: float
     """Added to variances."""
+    rank: int = 0
+    """Rows that `right` will have in the end, if a step is to follow; 0 if the result is to be differentiated."""
 
 
-class Deltas(NamedTuple):
-    """The gradient δ of what tanh is taken of, and what a step makes of it."""
+class Back(NamedTuple):
+    """What a step makes of the gradient δ of what tanh is taken of; the layer's own is Σ rowᵀ (row of right)."""
 
-    delta: Tensor
+    of_hidden: Tensor
     of_bias: Tensor
-    """Its sum over the samples."""
-    on_right: Tensor | None
-    """Its products with the factors `right`, if there are any."""
+    rows: Tensor
+    """The hidden units, or multiples of them, that belong to the new rows of `right`."""
     right: Tensor
-    """Those factors, with δ below."""
+    """The factors `right`, with new rows below."""
+    of_last: Tensor | None
+    """The squared norm of the layer's gradient, if it is wanted."""
 
 
 def squash(
     hidden: Tensor, last: Tensor, bias: Tensor, left: Tensor | None, right: Tensor | None, wanted: Squash
-) -> tuple[Tensor, Tensor | None, Callable[[Tensor, Tensor | None], Deltas]]:
+) -> tuple[Tensor, Tensor | None, Callable[[Tensor, Tensor | None, bool], Back]]:
     """tanh(h W + b + (h leftᵀ) right) of samples h (S, hidden): the first of them, the KL of all, and the way back.
 
-    The way back takes the gradients of both, and writes δ into `right`, which from then on has room for all steps.
+    The way back takes the gradients of both, and whether the norm is wanted. The new rows are written into `right`,
+    which has room for all steps from the first one on.
     """
-    factors = [None if factor is None else factor.unsqueeze(0) for factor in (left, right)]
-    fit, kl, kl_delta = _Squash.apply(hidden.unsqueeze(0), last, bias.unsqueeze(0), *factors, wanted)  # type: ignore[no-untyped-call]
-    rank, shape = 0 if left is None else len(left), (len(hidden), last.shape[1])
+    grouped = [None if tensor is None else tensor.unsqueeze(0) for tensor in (bias, left, right)]
+    hidden = hidden.unsqueeze(0)
+    fit, kl, of_bias, delta, store = _Squash.apply(hidden, last, *grouped, wanted)  # type: ignore[no-untyped-call]
 
-    def deltas(of_fit: Tensor, of_kl: Tensor | None) -> Deltas:
+    def back(of_fit: Tensor, of_kl: Tensor | None, norm: bool) -> Back:
         of_kl = None if of_kl is None else of_kl.unsqueeze(0)
-        constants = (rank, wanted.rank, shape)
-        found = _Deltas.apply(of_fit.unsqueeze(0), of_kl, fit, kl_delta, factors[1], constants)  # type: ignore[no-untyped-call]
-        delta, of_bias, on_right, appended = (tensor.squeeze(0) for tensor in found)
-        return Deltas(delta, of_bias, on_right if rank else None, appended)
+        gradients, factors = (of_fit.unsqueeze(0), of_kl), grouped[1:]
+        found = _Back.apply(*gradients, hidden, last, *factors, fit, of_bias, delta, store, norm)  # type: ignore[no-untyped-call]
+        of_hidden, of_layer_bias, rows, of_last = (tensor.squeeze(0) for tensor in found)
+        return Back(of_hidden, of_layer_bias, rows, store.squeeze(0), of_last if norm else None)
 
-    return fit.squeeze(0), None if wanted.prior_std is None else kl.squeeze(0), deltas
+    return fit.squeeze(0), None if wanted.prior_std is None else kl.squeeze(0), back
 
 
 def _precision() -> str:
@@ -200,6 +212,75 @@ class _MomentKlBackward(torch.autograd.Function):
         return _batched(_MomentKlBackward, info.batch_size, in_dims, inputs)
 
 
+class _Layer(torch.autograd.Function):
+    """Groups are networks. Those of the weights may be fewer, each then for several groups of inputs in a row."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> tuple[Tensor]:
+        from fewsure.kernels import layers
+
+        groups = len(x) // len(weight)
+        bias = bias.expand(len(x), -1) if len(bias) == 1 else bias.repeat_interleave(groups, 0) if groups > 1 else bias
+        return (layers.activate_(_products(x, weight), bias, activation),)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor]) -> None:
+        x, weight, _, ctx.activation = inputs
+        ctx.save_for_backward(x, weight, *output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        of_input, of_weight, *_ = ctx.needs_input_grad
+        constants = (ctx.activation, of_input, of_weight)
+        dx, dw, db = _LayerBackward.apply(gradient, *ctx.saved_tensors, constants)  # type: ignore[no-untyped-call]
+        return dx if of_input else None, dw if of_weight else None, db, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        one_for_all = tuple(place for place in (1, 2) if in_dims[place] is None and len(inputs[place]) == 1)
+        return _batched(_Layer, info.batch_size, in_dims, inputs, shared=one_for_all if len(one_for_all) == 2 else ())
+
+
+class _LayerBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        gradient: Tensor, x: Tensor, weight: Tensor, y: Tensor, constants: tuple[Activation, bool, bool]
+    ) -> tuple[Tensor, ...]:
+        from fewsure.kernels import layers
+
+        activation, of_input, of_weight = constants
+        dz, db = layers.deactivate(gradient.contiguous(), y.contiguous(), activation)
+        groups = len(weight)
+        if groups < len(x):
+            db = db.view(groups, -1, db.shape[1]).sum(1)
+        dx = _products(dz, weight.mT) if of_input else dz.new_empty(len(x), 0)
+        if not of_weight:
+            return dx, dz.new_empty(groups, 0), db
+        rows, deltas = (tensor.reshape(groups, -1, tensor.shape[-1]) for tensor in (x, dz))
+        return dx, rows.mT @ deltas, db
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError("a fused layer can be differentiated once; second order takes the plain path")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        return _batched(_LayerBackward, info.batch_size, in_dims, inputs)
+
+
+def _products(x: Tensor, weight: Tensor) -> Tensor:
+    """x (G, R, K) times each group's weights, or those that several groups share: (G, R, N)."""
+    if len(weight) == len(x):
+        return torch.bmm(x, weight)
+    if len(weight) == 1:
+        return (x.flatten(0, 1) @ weight[0]).view(*x.shape[:2], -1)
+    return torch.bmm(x, weight.repeat_interleave(len(x) // len(weight), 0))
+
+
 class _Squash(torch.autograd.Function):
     """Groups are tasks; the layer W is one for all of them."""
 
@@ -210,53 +291,78 @@ class _Squash(torch.autograd.Function):
         from fewsure.kernels import generator as kernels
 
         groups, samples, _ = hidden.shape
+        hidden = hidden.to(last.dtype)
         mapped = (hidden.flatten(0, 1) @ last).view(groups, samples, -1)
-        inner = None if left is None else hidden @ left.transpose(1, 2)
-        fit, kl = kernels.squash(mapped, bias, inner, right, wanted.fit, wanted.weights, wanted.prior_std, wanted.floor)
-        return (fit, fit.new_empty(groups), fit.new_empty(groups, 0)) if kl is None else (fit, kl, mapped)
+        inner, rank = (None, 0) if left is None else (hidden @ left.mT.to(last.dtype), left.shape[1])
+        store = right
+        if wanted.rank and right is None:
+            store = mapped.new_empty(groups, wanted.rank, mapped.shape[2])
+        kept, moments = store if wanted.rank else None, (wanted.prior_std, wanted.floor)
+        fit, kl, of_bias = kernels.squash(mapped, bias, inner, right, wanted.fit, wanted.weights, *moments, kept, rank)
+        kl = of_bias.new_empty(groups) if kl is None else kl
+        store = store.view(store.shape) if wanted.rank and store is not None else of_bias.new_empty(groups, 0)
+        return fit, kl, of_bias, mapped, store
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         hidden, last, _, left, right, ctx.wanted = inputs
-        fit, _, kl_delta = output
-        ctx.mark_non_differentiable(kl_delta)
+        fit, _, *saved = output
+        ctx.mark_non_differentiable(*saved)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(hidden, last, left, right, fit, kl_delta)
+        ctx.save_for_backward(hidden, last, left, right, fit, *saved)
 
     @staticmethod
-    def backward(ctx: Any, of_fit: Tensor, of_kl: Tensor | None, _: Any) -> tuple[Any, ...]:
-        hidden, last, left, right, fit, kl_delta = ctx.saved_tensors
+    def backward(ctx: Any, of_fit: Tensor, of_kl: Tensor | None, *_: Any) -> tuple[Any, ...]:
+        _, last, *_, delta, _ = ctx.saved_tensors
         of_kl = None if ctx.wanted.prior_std is None else of_kl
-        constants = (0 if left is None else left.shape[1], 0, (hidden.shape[1], last.shape[1]))
-        delta, of_bias, on_right, _ = _Deltas.apply(of_fit, of_kl, fit, kl_delta, right, constants)  # type: ignore[no-untyped-call]
-        rows = delta.flatten(0, 1)
-        of_hidden = (rows @ last.T).view(hidden.shape)
-        of_hidden = of_hidden if left is None else of_hidden + on_right @ left
-        return of_hidden, hidden.flatten(0, 1).T @ rows, of_bias, None, None, None
+        found = _Back.apply(of_fit, of_kl, *ctx.saved_tensors, False)  # type: ignore[no-untyped-call]
+        of_hidden, of_bias, rows, _ = found
+        of_last = rows.flatten(0, 1).T.to(last.dtype) @ delta.flatten(0, 1)
+        return of_hidden, of_last, of_bias, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
         return _batched(_Squash, info.batch_size, in_dims, inputs, shared=(1,))
 
 
-class _Deltas(torch.autograd.Function):
-    """A step that is differentiated no more."""
+class _Back(torch.autograd.Function):
+    """A step that is differentiated no more; it completes rows of `delta` and of `store`, where there is one."""
 
     @staticmethod
     def forward(
         of_fit: Tensor,
         of_kl: Tensor | None,
-        fit: Tensor,
-        kl_delta: Tensor,
+        hidden: Tensor,
+        last: Tensor,
+        left: Tensor | None,
         right: Tensor | None,
-        constants: tuple[int, int, tuple[int, int]],
+        fit: Tensor,
+        of_bias: Tensor,
+        delta: Tensor,
+        store: Tensor,
+        norm: bool,
     ) -> tuple[Tensor, ...]:
         from fewsure.kernels import generator as kernels
 
-        rank, space, shape = constants
-        of_fit, of_kl = of_fit.contiguous(), None if of_kl is None else of_kl.contiguous()
-        *found, appended = kernels.deltas(of_fit, of_kl, fit, kl_delta, right, rank, space, (len(fit), *shape))
-        return *found, appended.view(appended.shape)
+        groups, samples, _ = hidden.shape
+        count, of_kl = fit.shape[1], None if of_kl is None else of_kl.contiguous()
+        used = None if left is None or right is None else right[:, : left.shape[1]]
+        few = used is not None and count == samples and samples * used.shape[1] <= kernels.FEW
+        rank, kept = 0 if used is None else used.shape[1], store if store.numel() else None
+        of_fit, right = of_fit.contiguous(), used if few else None
+        of_bias, on_right = kernels.merge(of_fit, of_kl, fit, of_bias, delta, kept, rank, right)
+        of_hidden = (delta.flatten(0, 1) @ last.T).view(hidden.shape)
+        if left is not None and used is not None:
+            on_right = delta @ used.mT if on_right is None else on_right
+            of_hidden = of_hidden + on_right.to(last.dtype) @ left.to(last.dtype)
+        of_hidden, rows = of_hidden.to(hidden.dtype), hidden
+        if of_kl is not None:
+            scale = of_kl[:, None].repeat(1, samples)
+            scale[:, :count] = 1
+            of_hidden, rows = of_hidden * scale[..., None], hidden * scale[..., None]
+        if not norm:
+            return of_hidden, of_bias, rows, of_bias.new_empty(groups)
+        return of_hidden, of_bias, rows, ((rows @ rows.mT) * (delta @ delta.mT)).sum((1, 2))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -268,7 +374,7 @@ class _Deltas(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
-        return _batched(_Deltas, info.batch_size, in_dims, inputs)
+        return _batched(_Back, info.batch_size, in_dims, inputs, shared=(3,))
 
 
 def _batched(

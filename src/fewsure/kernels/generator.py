@@ -1,10 +1,12 @@
-"""Behind the generator's last layer, for many tasks at once: bias, factors, tanh, moments, and the way back.
+"""Behind the generator's last layer, for many tasks at once: factors, bias, tanh, moments, and the way back.
 
 mapped (G, S, N) = h W of the groups (tasks), S samples each; columns beyond n are padding
-y = tanh(mapped + bias + inner·right)                       inner (G, S, r), right (G, R, N) with r of its rows in use
-KL, its gradient δ in what tanh is taken of                 as in `fewsure.kernels.moments`
+y = tanh(mapped + bias + inner·right)                 inner (G, S, r), the first r rows of right (G, R, N)
+KL of the samples, its gradient δ before tanh         as in `fewsure.kernels.moments`
 
-A program holds all samples of some columns, so everything but the products is one pass over the samples.
+A program holds all samples of some columns, so everything but the products is one pass. The gradient of an objective
+is c·δ, c its derivative in the KL, and what the first k samples, which are handed out, add to their rows. No pass is
+spent on c: a row keeps its δ beside a scale, which is c, or 1 for the first k, whose rows are few.
 """
 
 import triton
@@ -12,7 +14,11 @@ import triton.language as tl
 from torch import Tensor
 
 ELEMENTS = 4096
-"""Numbers that a program holds."""
+"""Most numbers that a program holds."""
+MOST_COLUMNS = 1024
+"""Most columns of a program: several programs for each multiprocessor, however few the samples."""
+WARPS = 2
+"""Of a program: with more, they spend their time adding up across each other."""
 FEW = 128
 """Up to so many products of samples and factors, a program adds them up itself."""
 
@@ -26,15 +32,20 @@ def squash(
     weights: int,
     prior_std: float | None,
     floor: float,
-) -> tuple[Tensor, Tensor | None]:
-    """(the first `fit` samples y (G, fit, n), their KL (G,)). With a KL, `mapped` becomes its gradient before tanh."""
+    store: Tensor | None,
+    first: int,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """(the first `fit` samples (G, fit, n), the KL (G,), the sum of δ over the other samples (G, N)).
+
+    With a KL, δ takes the place of `mapped`, and is written into the rows of `store` (G, R, N) from `first` on too.
+    """
     groups, samples, columns = mapped.shape
-    few = inner is not None and _few(samples, inner.shape[2])
+    few = inner is not None and samples * inner.shape[2] <= FEW
     if inner is not None and right is not None and not few:
         mapped.baddbmm_(inner, right[:, : inner.shape[2]])
-    block = _columns(samples)
+    block = max(16, min(MOST_COLUMNS, ELEMENTS // triton.next_power_of_2(samples)))
     blocks = triton.cdiv(columns, block)
-    fitted = bias.new_empty(groups, fit, weights)
+    fitted, of_bias = bias.new_empty(groups, fit, weights), bias.new_empty(groups, columns)
     partial = bias.new_empty(groups, blocks)
     _squash_kernel[(blocks, groups)](
         mapped,
@@ -43,6 +54,8 @@ def squash(
         right if few else mapped,
         fitted,
         partial,
+        of_bias,
+        mapped if store is None else store,
         samples,
         weights,
         columns,
@@ -50,81 +63,66 @@ def squash(
         inner.shape[2] if few and inner is not None else 0,
         bias.stride(0),
         right.stride(0) if few and right is not None else 0,
+        0 if store is None else store.stride(0),
+        first,
         1.0 if prior_std is None else prior_std**2,
         floor,
         SAMPLES=triton.next_power_of_2(samples),
         COLUMNS=block,
         KL=prior_std is not None,
         FACTORS=few,
+        STORE=store is not None,
+        num_warps=WARPS,
     )
-    return fitted, None if prior_std is None else partial.sum(1)
+    return fitted, None if prior_std is None else partial.sum(1), of_bias
 
 
-def deltas(
+def merge(
     of_fit: Tensor,
     of_kl: Tensor | None,
     fit: Tensor,
-    kl_delta: Tensor | None,
+    of_bias: Tensor,
+    delta: Tensor,
+    store: Tensor | None,
+    first: int,
     right: Tensor | None,
-    rank: int,
-    space: int,
-    shape: tuple[int, int, int],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(δ (G, S, N), its sum over samples (G, N), its products with the `rank` rows of right in use, right with δ).
+) -> tuple[Tensor, Tensor | None]:
+    """Let the first k rows of δ, and those of `store` from `first` on, be the whole gradient of the samples handed out.
 
-    δ is written into `right` below the rows in use, and there is room for `space` of them; 0 leaves it as it is. Before
-    the first step there is none.
+    Returns the gradient of the bias (G, N), and the products of those rows with the rows of `right` (G, k, r), which is
+    there only if they are few.
     """
-    groups, samples, columns = shape
-    few = right is not None and _few(samples, rank)
-    delta = fit.new_empty(shape)
-    appended = fit.new_empty(groups, space, columns) if right is None else right
-    of_bias = fit.new_empty(groups, columns)
-    block = _columns(samples)
+    groups, count, weights = fit.shape
+    columns = delta.shape[2]
+    block = max(16, min(MOST_COLUMNS, ELEMENTS // triton.next_power_of_2(count)))
     blocks = triton.cdiv(columns, block)
-    partial = fit.new_empty(groups, blocks, samples, rank if few else 0)
-    _deltas_kernel[(blocks, groups)](
+    rank = 0 if right is None else right.shape[1]
+    whole, partial = of_bias.new_empty(groups, columns), of_bias.new_empty(groups, blocks, count, rank)
+    _merge_kernel[(blocks, groups)](
         of_fit,
         fit if of_kl is None else of_kl,
         fit,
-        fit if kl_delta is None else kl_delta,
-        appended,
-        delta,
         of_bias,
+        whole,
+        delta,
+        delta if store is None else store,
+        delta if right is None else right,
         partial,
-        samples,
-        fit.shape[2],
+        delta.shape[1],
+        weights,
         columns,
-        fit.shape[1],
+        count,
         rank,
-        appended.shape[1],
-        SAMPLES=triton.next_power_of_2(samples),
+        0 if store is None else store.stride(0),
+        first,
+        0 if right is None else right.stride(0),
+        SAMPLES=triton.next_power_of_2(count),
         COLUMNS=block,
         KL=of_kl is not None,
-        FACTORS=few,
-        APPEND=space > 0,
+        FACTORS=right is not None,
+        STORE=store is not None,
     )
-    if right is None:
-        on_right = delta.new_empty(groups, samples, 0)
-    else:
-        on_right = partial.sum(1) if few else delta @ right[:, :rank].transpose(1, 2)
-    return delta, of_bias, on_right, appended
-
-
-def _columns(samples: int) -> int:
-    return max(16, ELEMENTS // triton.next_power_of_2(samples))
-
-
-def _few(samples: int, rank: int) -> bool:
-    return samples * rank <= FEW
-
-
-@triton.jit
-def _tanh(x):
-    # The exponential loses the digits of a small x; up to 0.15, five terms of the series are exact in float32.
-    square = x * x
-    series = 1 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315 + square * (62 / 2835))))
-    return tl.where(tl.abs(x) < 0.15, x * series, 1 - 2 / (tl.exp(2 * x) + 1))
+    return whole, None if right is None else partial.sum(1)
 
 
 @triton.jit
@@ -135,6 +133,8 @@ def _squash_kernel(
     right,
     fitted,
     partial,
+    of_bias,
+    store,
     samples,
     weights,
     columns,
@@ -142,28 +142,35 @@ def _squash_kernel(
     rank,
     of_bias_group,
     of_right_group,
+    of_store_group,
+    first,
     prior,
     floor,
     SAMPLES: tl.constexpr,
     COLUMNS: tl.constexpr,
     KL: tl.constexpr,
     FACTORS: tl.constexpr,
+    STORE: tl.constexpr,
 ):
     block, group = tl.program_id(0), tl.program_id(1).to(tl.int64)
     column, row = block * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, SAMPLES)
     valid, sampled = column < weights, row < samples
     here = sampled[:, None] & valid[None, :]
-    places = mapped + (group * samples + row)[:, None] * columns + column[None, :]
-    value = tl.load(places, mask=here, other=0.0)
+    at = row[:, None] * columns + column[None, :]
+    mapped += group * samples * columns
+    value = tl.load(mapped + at, mask=here, other=0.0).to(tl.float32)
     value += tl.load(bias + group * of_bias_group + column, mask=valid, other=0.0)[None, :]
     if FACTORS:
+        inner += group * samples * rank
+        right += group * of_right_group
         for factor in range(rank):
-            share = tl.load(inner + (group * samples + row) * rank + factor, mask=sampled, other=0.0)
-            line = tl.load(right + group * of_right_group + factor * columns + column, mask=valid, other=0.0)
+            share = tl.load(inner + row * rank + factor, mask=sampled, other=0.0).to(tl.float32)
+            line = tl.load(right + factor * columns + column, mask=valid, other=0.0)
             value += share[:, None] * line[None, :]
-    y = _tanh(value)
-    kept = here & (row < fit)[:, None]
-    tl.store(fitted + (group * fit + row)[:, None] * weights + column[None, :], y, mask=kept)
+    y = 1 - 2 / (tl.exp(2 * value) + 1)
+    fitted += group * fit * weights
+    handed_out = (row < fit)[:, None]
+    tl.store(fitted + row[:, None] * weights + column[None, :], y, mask=here & handed_out)
     if KL:
         m = tl.sum(tl.where(here, y, 0.0), 0) / samples
         offset = tl.where(here, y - m[None, :], 0.0)
@@ -171,51 +178,63 @@ def _squash_kernel(
         term = 0.5 * ((v + m * m) / prior - 1 - tl.log(v / prior)) - v / (2 * samples * prior)
         tl.store(partial + group * tl.num_programs(0) + block, tl.sum(tl.where(valid, term, 0.0), 0))
         slope = (1 / prior - 1 / v - 1 / (samples * prior)) / (samples - 1)
-        gradient = m[None, :] / (samples * prior) + offset * slope[None, :]
-        tl.store(places, gradient * (1 - y * y), mask=here)
+        delta = (m[None, :] / (samples * prior) + offset * slope[None, :]) * (1 - y * y)
+        delta = tl.where(here, delta, 0.0)
+        inside = sampled[:, None] & (column < columns)[None, :]
+        tl.store(mapped + at, delta, mask=inside)
+        if STORE:
+            store += group * of_store_group + first * columns
+            tl.store(store + at, delta, mask=inside)
+        others = tl.sum(tl.where(handed_out, 0.0, delta), 0)
+        tl.store(of_bias + group * columns + column, others, mask=column < columns)
 
 
 @triton.jit
-def _deltas_kernel(
+def _merge_kernel(
     of_fit,
     of_kl,
     fitted,
-    kl_delta,
-    right,
-    delta,
     of_bias,
+    whole,
+    delta,
+    store,
+    right,
     partial,
     samples,
     weights,
     columns,
     fit,
     rank,
-    space,
+    of_store_group,
+    first,
+    of_right_group,
     SAMPLES: tl.constexpr,
     COLUMNS: tl.constexpr,
     KL: tl.constexpr,
     FACTORS: tl.constexpr,
-    APPEND: tl.constexpr,
+    STORE: tl.constexpr,
 ):
     block, group = tl.program_id(0), tl.program_id(1).to(tl.int64)
     column, row = block * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, SAMPLES)
-    valid, sampled = column < weights, row < samples
-    fits = (row < fit)[:, None] & valid[None, :]
+    inside = column < columns
+    fits = (row < fit)[:, None] & (column < weights)[None, :]
     at = (group * fit + row)[:, None] * weights + column[None, :]
     y = tl.load(fitted + at, mask=fits, other=0.0)
     total = tl.load(of_fit + at, mask=fits, other=0.0) * (1 - y * y)
-    places = (group * samples + row)[:, None] * columns + column[None, :]
+    places = delta + (group * samples + row)[:, None] * columns + column[None, :]
+    bias = tl.zeros((COLUMNS,), tl.float32)
     if KL:
-        here = sampled[:, None] & valid[None, :]
-        total += tl.load(of_kl + group) * tl.load(kl_delta + places, mask=here, other=0.0)
-    inside = sampled[:, None] & (column < columns)[None, :]
-    tl.store(delta + places, total, mask=inside)
-    right += group * space * columns
-    if APPEND:
-        tl.store(right + (rank + row)[:, None] * columns + column[None, :], total, mask=inside)
-    tl.store(of_bias + group * columns + column, tl.sum(total, 0), mask=column < columns)
+        scale = tl.load(of_kl + group)
+        total += scale * tl.load(places, mask=fits, other=0.0).to(tl.float32)
+        bias += scale * tl.load(of_bias + group * columns + column, mask=inside, other=0.0)
+    rows = (row < fit)[:, None] & inside[None, :]
+    tl.store(places, total, mask=rows)
+    if STORE:
+        store += group * of_store_group
+        tl.store(store + (first + row)[:, None] * columns + column[None, :], total, mask=rows)
+    tl.store(whole + group * columns + column, bias + tl.sum(total, 0), mask=inside)
     if FACTORS:
-        partial += (group * tl.num_programs(0) + block) * samples * rank
+        partial += (group * tl.num_programs(0) + block) * fit * rank
         for factor in range(rank):
-            line = tl.load(right + factor * columns + column, mask=column < columns, other=0.0)
-            tl.store(partial + row * rank + factor, tl.sum(total * line[None, :], 1), mask=sampled)
+            line = tl.load(right + group * of_right_group + factor * columns + column, mask=inside, other=0.0)
+            tl.store(partial + row * rank + factor, tl.sum(total * line[None, :], 1), mask=row < fit)

@@ -10,6 +10,8 @@ LEVELS = tuple(level / 10 for level in range(11))
 """The quantile levels of the paper's reliability diagram of regression: 0, 0.1, …, 1."""
 BINS = 10
 """Equal-width bins of confidence in the paper's reliability diagram of classification."""
+CELLS = 2**16
+"""Cells of equal width over [0, 1], in which confidences count as equal for the adaptive error."""
 
 
 def quantile_reliability(
@@ -35,7 +37,7 @@ def calibration_errors(observed: Float[Tensor, "*B L"]) -> tuple[Float[Tensor, "
     >>> round(float(ece), 4), float(mce)
     (0.2727, 0.5)
     """
-    gap = (observed - observed.new_tensor(LEVELS)).abs()
+    gap = (observed - levels_like(observed)).abs()
     return gap.mean(-1), gap.amax(-1)
 
 
@@ -68,26 +70,44 @@ def binned_errors(table: Float[Tensor, "*B bins 3"]) -> tuple[Float[Tensor, "*B"
     return gap.sum(-1) / count.sum(-1), torch.where(count > 0, gap / count, 0).amax(-1)
 
 
-def adaptive_calibration_error(
-    confidence: Float[Tensor, " N"], correct: Bool[Tensor, " N"], bins: int = BINS
-) -> Float[Tensor, ""]:
-    """ECE over bins that hold equally many examples (to within one), in the order of their confidence.
+def confidence_cells(confidence: Float[Tensor, " N"], correct: Bool[Tensor, " N"]) -> Float[Tensor, "cells 2"]:
+    """Number of examples and sum of confidence − correctness in each of `CELLS` cells. Tables of tasks add up."""
+    cell = (confidence.double() * CELLS).long().clamp(0, CELLS - 1)
+    gap = confidence.double() - correct.double()
+    number = torch.bincount(cell, minlength=CELLS).double()
+    return torch.stack([number, torch.bincount(cell, gap, minlength=CELLS)], dim=-1)
 
-    >>> adaptive_calibration_error(torch.tensor([0.5, 0.5, 1.0, 1.0]), torch.tensor([True, False, True, True]), bins=2)
-    tensor(0.)
+
+def adaptive_calibration_error(cells: Float[Tensor, "cells 2"], bins: int = BINS) -> Float[Tensor, ""]:
+    """ECE over bins that hold equally many examples, in the order of their confidence.
+
+    `cells` is a table that `confidence_cells` made. A cell in which a bin ends is divided in proportion, so that the
+    order of examples whose confidences are equal, of which many are exactly 1, has no effect.
+
+    >>> table = confidence_cells(torch.tensor([0.5, 0.5, 1.0, 1.0]), torch.tensor([True, False, True, True]))
+    >>> adaptive_calibration_error(table, bins=2)
+    tensor(0., dtype=torch.float64)
     """
-    order = confidence.argsort(stable=True)  # many are exactly 1
-    gap = (confidence - correct.to(confidence.dtype))[order].double()
-    total = torch.stack([part.sum().abs() for part in gap.tensor_split(bins)]).sum()
-    return (total / len(confidence)).to(confidence.dtype)
+    number, gap = cells.unbind(-1)
+    up_to = number.cumsum(0)
+    edges = torch.arange(bins + 1) * up_to[-1] / bins
+    last = torch.searchsorted(up_to, edges).clamp(max=len(number) - 1)
+    share = ((edges - up_to[last] + number[last]) / number[last].clamp(min=1)).clamp(0, 1)
+    below = gap.cumsum(0)[last] - gap[last] + share * gap[last]
+    return below.diff().abs().sum() / up_to[-1]
 
 
 def quantiles(predictions: Float[Tensor, "S N"]) -> Float[Tensor, "L N"]:
     """The quantiles of S values at each level, linear between order statistics."""
     # torch.quantile's rule, written with a sort: it refuses more than 16 M values and batches poorly.
     ordered = predictions.sort(0).values
-    position = predictions.new_tensor(LEVELS) * (predictions.shape[0] - 1)
+    position = levels_like(predictions) * (predictions.shape[0] - 1)
     below = position.floor().long()
     above = position.ceil().long()
     share = (position - below).unsqueeze(-1)
     return ordered[below] * (1 - share) + ordered[above] * share
+
+
+def levels_like(values: Tensor) -> Float[Tensor, " L"]:
+    """`LEVELS` with the type and device of a tensor, made on that device: the host does not wait for it."""
+    return torch.arange(len(LEVELS), dtype=values.dtype, device=values.device) / (len(LEVELS) - 1)

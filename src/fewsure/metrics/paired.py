@@ -6,7 +6,7 @@ from typing import TypedDict
 from jaxtyping import Float
 from torch import Tensor
 
-from fewsure.metrics.summary import Mean, mean_over_tasks
+from fewsure.metrics.summary import Mean, TaskMean
 
 
 class PairedTest(TypedDict):
@@ -21,26 +21,42 @@ class PairedTest(TypedDict):
     """Two-sided: how often chance alone gives a difference as large as this."""
 
 
+class PairedScores:
+    """Two scores of the same tasks, which come piece by piece."""
+
+    def __init__(self) -> None:
+        self._first, self._second, self._difference = TaskMean(), TaskMean(), TaskMean()
+
+    def add(self, first: Float[Tensor, " T"], second: Float[Tensor, " T"]) -> None:
+        """More tasks."""
+        self._first.add(first)
+        self._second.add(second)
+        self._difference.add(first.double() - second.double())
+
+    def test(self) -> PairedTest:
+        """t = mean(d) / (std(d) / √T) of the differences d, with T − 1 degrees of freedom."""
+        mean, error = self._difference.mean(), self._difference.error()
+        t = mean / error if error else math.copysign(math.inf, mean) if mean else 0.0
+        return {
+            "first": self._first.summary(),
+            "second": self._second.summary(),
+            "difference": self._difference.summary(),
+            "t": t,
+            "p_value": two_sided_p(t, self._difference.tasks - 1),
+        }
+
+
 def paired_t_test(first: Float[Tensor, " T"], second: Float[Tensor, " T"]) -> PairedTest:
-    """t = mean(d) / (std(d) / √T) of the differences d, with T − 1 degrees of freedom.
+    """The paired t-test of two scores of the same tasks.
 
     >>> import torch
     >>> test = paired_t_test(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0.0, 0.0, 1.0]))
     >>> round(test["t"], 4), round(test["p_value"], 4)
     (3.4641, 0.0742)
     """
-    differences = first.double() - second.double()
-    difference = mean_over_tasks(differences)
-    error = float(differences.std()) / math.sqrt(len(differences))
-    mean = difference["mean"]
-    t = mean / error if error else math.copysign(math.inf, mean) if mean else 0.0
-    return {
-        "first": mean_over_tasks(first),
-        "second": mean_over_tasks(second),
-        "difference": difference,
-        "t": t,
-        "p_value": two_sided_p(t, len(differences) - 1),
-    }
+    scores = PairedScores()
+    scores.add(first, second)
+    return scores.test()
 
 
 def two_sided_p(t: float, freedom: int) -> float:

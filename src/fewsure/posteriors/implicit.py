@@ -21,15 +21,17 @@ from torch import Tensor
 from torch.func import vjp
 
 from fewsure.adaptation import clip, clip_scale, detach
+from fewsure.devices import rounded, rounded_type
 from fewsure.divergences import VARIANCE_FLOOR, moment_kl, moment_log_bias
-from fewsure.kernels.fused import MOST_SAMPLES, Deltas, Squash, fused_kernels_fit, squash
-from fewsure.networks import ALIGNED, Mlp, weight_count
+from fewsure.kernels.fused import MOST_SAMPLES, Back, Squash, fused_kernels_fit, squash
+from fewsure.networks import ALIGNED, Mlp, layer, product, weight_count
 from fewsure.types import Draw, Network, Params
 
 Latent = Literal["uniform", "normal"]
 
 Seen = dict[str, Tensor]
-"""What is looked at of S samples G(z): `fit` (k, n), the first of them; `moment_kl` (), of all; `all` (S, n)."""
+"""What is looked at of S samples G(z): `fit` (k, n), the first of them; `moment_kl` () of all; `padded` (S, N ≥ n), all
+of them with the zeros that pad the last layer."""
 Step = Callable[[Seen, float, float | None], Params]
 """(gradient of an objective in what is seen, step size, limit on the norm of λ's gradient or None) → the next λ."""
 
@@ -41,7 +43,8 @@ class Sight(NamedTuple):
     """k: the first so many."""
     prior_std: float | None = None
     """σ, where the moment-matched KL of the samples to N(0, σ²I) is wanted."""
-    all: bool = False
+    padded: bool = False
+    """All of them, padded."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class ImplicitPosterior:
 
     @property
     def generator(self) -> Mlp:
-        return Mlp((self.latent, *self.hidden, weight_count(self.network)), tanh=True)
+        return Mlp((self.latent, *self.hidden, weight_count(self.network)), last="tanh")
 
     def draw(self, *samples: int) -> Draw:
         """The latent noise z of so many samples."""
@@ -74,10 +77,21 @@ class ImplicitPosterior:
         """The noise on the weights of so many samples, named; nothing where there is none."""
         return {"weights": Draw((*samples, weight_count(self.network)))} if self.weight_noise else {}
 
-    def start(self, mean: Params, shift: Params, scale: float) -> Params:
-        """λ before the first step: mean + scale·shift, its last layer padded so that rows are aligned for GPUs."""
-        padding = dict.fromkeys(self._last, -weight_count(self.network) % ALIGNED)
-        return {name: _padded_sum(mean[name], shift[name], scale, padding.get(name, 0)) for name in mean}
+    def start(self, mean: Params, shift: Params, scale: float) -> tuple[Params, Float[Tensor, ""]]:
+        """(λ before the first step: mean + scale·shift, ‖mean‖²).
+
+        The last layer is padded so that its rows are aligned for GPUs, and rounded if the `precision` wants that and a
+        task does not change it.
+        """
+        last, bias = self._last
+        padding = {name: -weight_count(self.network) % ALIGNED for name in (last, bias)}
+        dtypes = {last: rounded_type(mean[last])} if self.rank else {}
+        found = {
+            name: _Start.apply(mean[name], shift[name], (scale, padding.get(name, 0), dtypes.get(name)))  # type: ignore[no-untyped-call]
+            for name in mean
+        }
+        squares = torch.stack([squared for _, squared in found.values()]).sum()
+        return {name: started for name, (started, _) in found.items()}, squares
 
     def means(self, parameters: Params, z: Float[Tensor, "S latent"]) -> Float[Tensor, "S n"]:
         """G(z), S flat weight vectors without their noise."""
@@ -85,10 +99,12 @@ class ImplicitPosterior:
 
     def see(self, parameters: Params, z: Float[Tensor, "S latent"], sight: Sight) -> Seen:
         """What is to be seen of G(z)."""
-        hidden = self._hidden_units(parameters, z)
+        hidden, (last, bias) = self._hidden_units(parameters, z), self._last
         if self._fuses(hidden, sight):
-            return self._fused(parameters, hidden, sight)[0]
-        return self._look(self._last_layer(parameters, hidden), sight)
+            return self._fused(parameters, hidden, sight, steps=False)[0]
+        if "left" in parameters:
+            return self._look(self._last_layer(parameters, hidden).tanh(), sight)
+        return self._look(layer(hidden, rounded(parameters[last]), parameters[bias], "tanh"), sight)
 
     def generate(
         self, parameters: Params, z: Float[Tensor, "S latent"], sight: Sight, *, first_order: bool
@@ -104,24 +120,19 @@ class ImplicitPosterior:
 
             return seen, dense_step
 
-        last, bias = self._last
+        _, bias = self._last
         trunk = {name: value for name, value in at.items() if name in self._trunk.shapes}
         hidden, pull_back = _pull_back(lambda params: self._hidden_units(params, z), trunk)
-        seen, deltas = (self._fused if self._fuses(hidden, sight) else self._plain)(at, hidden, sight)
+        seen, back = (self._fused if self._fuses(hidden, sight) else self._plain)(at, hidden, sight)
 
         def step(gradient: Seen, lr: float | Tensor, limit: float | None) -> Params:
-            delta, of_bias, on_right, right = deltas(gradient)
-            of_hidden = delta @ at[last].T
-            if on_right is not None:
-                of_hidden = of_hidden + on_right @ at["left"]
+            of_hidden, of_bias, rows, right, of_last = back(gradient, limit is not None)
             of_own = pull_back(of_hidden) | {bias: of_bias}
             if limit is not None:
-                of_last = ((hidden @ hidden.T) * (delta @ delta.T)).sum()  # ‖Hᵀ Δ‖², without making the product
                 squared = of_last + sum(value.square().sum() for value in of_own.values())
                 lr = lr * clip_scale(squared, limit)
-            left = -lr * hidden
-            factors = {"left": torch.cat([at["left"], left]) if "left" in at else left, "right": right}
-            return _descend(parameters, of_own, lr) | factors
+            left = torch.cat([at["left"], -lr * rows]) if "left" in at else -lr * rows
+            return _descend(parameters, of_own, lr) | {"left": left, "right": right}
 
         return seen, step
 
@@ -132,7 +143,7 @@ class ImplicitPosterior:
     @property
     def _trunk(self) -> Mlp:
         """The generator below its last layer."""
-        return Mlp((self.latent, *self.hidden))
+        return Mlp((self.latent, *self.hidden), last="relu")
 
     @property
     def _last(self) -> tuple[str, str]:
@@ -140,45 +151,55 @@ class ImplicitPosterior:
         return f"{len(self.hidden)}.weight", f"{len(self.hidden)}.bias"
 
     def _hidden_units(self, parameters: Params, z: Tensor) -> Tensor:
-        return self._trunk(parameters, z).relu() if self.hidden else z
+        return self._trunk(parameters, z) if self.hidden else z
 
     def _last_layer(self, parameters: Params, hidden: Tensor) -> Tensor:
         """What tanh is taken of: the layer that all tasks share, and the factors of a task."""
         last, bias = self._last
-        mapped = hidden @ parameters[last] + parameters[bias]
-        return mapped + (hidden @ parameters["left"].T) @ parameters["right"] if "left" in parameters else mapped
+        mapped = product(hidden, parameters[last])
+        mapped = mapped + parameters[bias].to(mapped.dtype)
+        if "left" not in parameters:
+            return mapped
+        return mapped + product(product(hidden, parameters["left"].T), parameters["right"])
 
-    def _look(self, mapped: Tensor, sight: Sight) -> Seen:
-        samples = mapped[..., : weight_count(self.network)].tanh()
-        seen = {"fit": samples[: sight.fit]} | ({"all": samples} if sight.all else {})
-        return seen | ({} if sight.prior_std is None else {"moment_kl": moment_kl(samples, sight.prior_std)})
+    def _look(self, samples: Tensor, sight: Sight) -> Seen:
+        weights = weight_count(self.network)
+        seen = {"fit": samples[: sight.fit, :weights]} | ({"padded": samples} if sight.padded else {})
+        kl = {} if sight.prior_std is None else {"moment_kl": moment_kl(samples[:, :weights], sight.prior_std)}
+        return seen | kl
 
-    def _plain(self, parameters: Params, hidden: Tensor, sight: Sight) -> tuple[Seen, Callable[[Seen], Deltas]]:
-        """What is seen, and what takes its gradient back to what tanh is taken of."""
-        mapped, right = self._last_layer(parameters, hidden), parameters.get("right")
-        seen, pull_back = _pull_back(lambda mapped: self._look(mapped, sight), mapped)
+    def _plain(self, parameters: Params, hidden: Tensor, sight: Sight) -> tuple[Seen, Callable[[Seen, bool], Back]]:
+        """What is seen, and what takes its gradient back before the last layer."""
+        last, _ = self._last
+        mapped = self._last_layer(parameters, hidden)
+        seen, pull_back = _pull_back(lambda mapped: self._look(mapped.tanh(), sight), mapped)
 
-        def deltas(gradient: Seen) -> Deltas:
-            delta = pull_back(gradient)
-            if right is None:
-                return Deltas(delta, delta.sum(0), None, delta)
-            return Deltas(delta, delta.sum(0), delta @ right.T, torch.cat([right, delta]))
+        def back(gradient: Seen, norm: bool) -> Back:
+            delta = right = pull_back(gradient)
+            of_hidden = product(delta, parameters[last].T)
+            if "left" in parameters:
+                of_hidden = of_hidden + product(product(delta, parameters["right"].T), parameters["left"])
+                right = torch.cat([parameters["right"], delta])
+            of_last = ((hidden @ hidden.T) * (delta @ delta.T)).sum() if norm else None  # ‖Hᵀ Δ‖², without Hᵀ Δ
+            return Back(of_hidden.to(hidden.dtype), delta.to(hidden.dtype).sum(0), hidden, right, of_last)
 
-        return seen, deltas
+        return seen, back
 
     def _fuses(self, hidden: Tensor, sight: Sight) -> bool:
-        return self.rank > 0 and not sight.all and len(hidden) <= MOST_SAMPLES and fused_kernels_fit(hidden)
+        return self.rank > 0 and not sight.padded and len(hidden) <= MOST_SAMPLES and fused_kernels_fit(hidden)
 
-    def _fused(self, parameters: Params, hidden: Tensor, sight: Sight) -> tuple[Seen, Callable[[Seen], Deltas]]:
-        """The same by kernels of our own, on a GPU."""
+    def _fused(
+        self, parameters: Params, hidden: Tensor, sight: Sight, *, steps: bool = True
+    ) -> tuple[Seen, Callable[[Seen, bool], Back]]:
+        """The same by kernels of our own, on a GPU; without `steps`, to be differentiated instead."""
         last, bias = (parameters[name] for name in self._last)
         weights = weight_count(self.network)
-        wanted = Squash(sight.fit, weights, self.rank, sight.prior_std, VARIANCE_FLOOR)
-        fit, kl, deltas = squash(hidden, last, bias, parameters.get("left"), parameters.get("right"), wanted)
+        wanted = Squash(sight.fit, weights, sight.prior_std, VARIANCE_FLOOR, self.rank if steps else 0)
+        fit, kl, back = squash(hidden, last, bias, parameters.get("left"), parameters.get("right"), wanted)
         if kl is None:
-            return {"fit": fit}, lambda gradient: deltas(gradient["fit"], None)
+            return {"fit": fit}, lambda gradient, norm: back(gradient["fit"], None, norm)
         seen = {"fit": fit, "moment_kl": kl - moment_log_bias(len(hidden), weights)}
-        return seen, lambda gradient: deltas(gradient["fit"], gradient["moment_kl"])
+        return seen, lambda gradient, norm: back(gradient["fit"], gradient["moment_kl"], norm)
 
 
 def _descend(parameters: Params, gradient: Params, lr: float | Tensor) -> Params:
@@ -193,39 +214,46 @@ def _pull_back(function: Callable[[Any], Any], at: Any) -> tuple[Any, Callable[[
     return value, lambda gradient: pull_back(gradient)[0]
 
 
-def _padded_sum(mean: Tensor, shift: Tensor, scale: float, padding: int) -> Tensor:
-    """mean + scale·shift, with so many zeros behind each row."""
-    padded: Tensor = _PaddedSum.apply(mean, shift, (scale, padding))  # type: ignore[no-untyped-call]
-    return padded
+class _Start(torch.autograd.Function):
+    """(mean + scale·shift with zeros behind each row, ‖mean‖²).
 
-
-class _PaddedSum(torch.autograd.Function):
-    """One pass over what may be millions of parameters: the sum is made in its place, and its gradient is a view."""
+    The mean may be millions of parameters: the sum is written in its place and type, and the two gradients are added,
+    in one pass each.
+    """
 
     @staticmethod
-    def forward(mean: Tensor, shift: Tensor, constants: tuple[float, int]) -> Tensor:
-        scale, padding = constants
+    def forward(mean: Tensor, shift: Tensor, constants: tuple[float, int, torch.dtype | None]) -> tuple[Tensor, Tensor]:
+        scale, padding, dtype = constants
         *rows, columns = mean.shape
-        padded = mean.new_empty(*rows, columns + padding)
+        padded = mean.new_empty(*rows, columns + padding, dtype=dtype or mean.dtype)
         torch.add(mean, shift, alpha=scale, out=padded[..., :columns])
         padded[..., columns:] = 0
-        return padded
+        return padded, torch.linalg.vector_norm(mean).square()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.columns, (ctx.scale, _) = inputs[0].shape[-1], inputs[2]
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        mean, _, (ctx.scale, _, _) = inputs
+        ctx.save_for_backward(mean)
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        of_mean = gradient[..., : ctx.columns]
-        return of_mean, ctx.scale * of_mean if ctx.needs_input_grad[1] else None, None
+    def backward(ctx: Any, of_padded: Tensor | None, of_squares: Tensor | None) -> tuple[Any, ...]:
+        (mean,) = ctx.saved_tensors
+        if of_padded is None:
+            return None if of_squares is None else 2 * of_squares * mean, None, None
+        of_sum = of_padded[..., : mean.shape[-1]]
+        of_shift = ctx.scale * of_sum if ctx.needs_input_grad[1] else None
+        of_mean = of_sum.to(mean.dtype) if of_squares is None else torch.addcmul(of_sum, mean, 2 * of_squares)
+        return of_mean, of_shift, None
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], mean: Tensor, shift: Tensor, constants: Any
-    ) -> tuple[Any, int]:
-        both = [
-            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            for tensor, dim in zip((mean, shift), in_dims, strict=False)
+    def vmap(info: Any, in_dims: tuple[int | None, ...], mean: Tensor, shift: Tensor, constants: Any) -> Any:
+        each = [
+            _Start.apply(  # type: ignore[no-untyped-call]
+                mean if in_dims[0] is None else mean.select(in_dims[0], index),
+                shift if in_dims[1] is None else shift.select(in_dims[1], index),
+                constants,
+            )
+            for index in range(info.batch_size)
         ]
-        return _PaddedSum.apply(*both, constants), 0  # type: ignore[no-untyped-call]
+        return tuple(torch.stack(parts) for parts in zip(*each, strict=True)), (0, 0)

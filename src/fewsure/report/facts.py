@@ -1,14 +1,14 @@
 """What is known of the runs of a report: read, checked, evaluated if need be. What is wrong is said, not raised."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from fewsure.certification.predictor import checkpoint_digest
+from fewsure.comparison import SCORES
 from fewsure.errors import FewsureError
 from fewsure.records import from_json
 from fewsure.report.certificate_table import certificate_lines
@@ -16,6 +16,7 @@ from fewsure.report.figures import OwnedResult, comparison_drawings
 from fewsure.report.styles import RunStyle, run_styles
 from fewsure.report.tables import evaluation_tables, setting
 from fewsure.training.runs import Checkpoint, Run
+from fewsure.types import Records
 from fewsure.workflow import evaluate_run
 
 
@@ -37,8 +38,8 @@ class RunFacts(NamedTuple):
     metrics: Sequence[Mapping[str, Any]]
     result: Mapping[str, Any]
     """Its evaluation."""
-    records: Mapping[str, Tensor] | None
-    """What the evaluation found of each task, if that can be read."""
+    records: Iterable[Records] | None
+    """What the evaluation found of each task, shard by shard, if that can be read."""
     certificate: Mapping[str, Any] | None
 
     @property
@@ -77,7 +78,14 @@ def gather(
     styles = run_styles([run.experiment.algorithm_name for run in runs], [run.folder for run in runs])
     facts = [
         RunFacts(
-            one.run, style, str(number), one.checkpoint, _metrics(one, problems), result, *_optional(one.run, problems)
+            one.run,
+            style,
+            str(number),
+            one.checkpoint,
+            _metrics(one, problems),
+            result,
+            _records(one.run, result, problems),
+            _certificate(one.run, problems),
         )
         for number, ((one, result), style) in enumerate(zip(shown, styles, strict=True))
     ]
@@ -129,25 +137,31 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _optional(run: Run, problems: list[Problem]) -> tuple[dict[str, Tensor] | None, dict[str, Any] | None]:
-    """The records of single tasks and the certificate, as far as they are there and whole."""
-    records = certificate = None
+def _records(run: Run, result: Mapping[str, Any], problems: list[Problem]) -> Iterable[Records] | None:
+    """The records of single tasks, if they are there and whole."""
+    needed = {"fingerprint", "reliability", *(score for score in SCORES if score in result)}
     try:
-        records = run.evaluation_records()
-        if not {"fingerprint", "reliability"} <= records.keys():
-            records = None
-            raise FewsureError(f"evaluation.safetensors is another evaluation's; run `fewsure evaluate {run.folder}`")
+        shards = run.evaluated_tasks()
+        if not all(needed <= records.keys() for records in shards):
+            raise FewsureError(f"its records are another evaluation's; run `fewsure evaluate {run.folder}`")
     except FewsureError as error:
         problems.append(Problem(run.folder, f"without tests against other runs: {error}"))
+        return None
+    return shards
+
+
+def _certificate(run: Run, problems: list[Problem]) -> dict[str, Any] | None:
+    """The certificate, if it is there and whole."""
     path = run.folder / "certificate.json"
-    if path.is_file():
-        try:
-            certificate = dict(from_json(path.read_text(encoding="utf-8")))
-            certificate_lines(certificate)
-            if certificate["checkpoint"] != checkpoint_digest(run):
-                raise ValueError("it belongs to another checkpoint")
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            certificate = None
-            says = f"without its certificate: {path.name} cannot be used ({error}); run `fewsure certify {run.folder}`"
-            problems.append(Problem(run.folder, says))
-    return records, certificate
+    if not path.is_file():
+        return None
+    try:
+        certificate = dict(from_json(path.read_text(encoding="utf-8")))
+        certificate_lines(certificate)
+        if certificate["checkpoint"] != checkpoint_digest(run):
+            raise ValueError("it belongs to another checkpoint")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        says = f"without its certificate: {path.name} cannot be used ({error}); run `fewsure certify {run.folder}`"
+        problems.append(Problem(run.folder, says))
+        return None
+    return certificate

@@ -4,65 +4,72 @@ The paper tests its two best methods (under its Table 1). Here every run on the 
 means over tasks by the paired t-test, calibration errors, which are pooled over tasks, by the paired bootstrap.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fewsure.comparison import SCORES, SIGNIFICANT
+from fewsure.comparison import SAME, SCORES, SIGNIFICANT, same_fingerprints
 from fewsure.metrics.calibration import binned_errors, calibration_errors
-from fewsure.metrics.paired import paired_t_test
-from fewsure.metrics.summary import bootstrap_intervals
+from fewsure.metrics.paired import PairedScores
+from fewsure.metrics.summary import TaskTotal
+from fewsure.types import Records
 
 ERRORS = ("ece", "mce")
-SAME = ("data", "way", "shot", "tasks", "stream", "seed")
-
-Records = Mapping[str, Tensor]
 
 
-def same_tasks(results: Sequence[Mapping[str, Any]], records: Sequence[Records | None]) -> bool:
+def same_tasks(results: Sequence[Mapping[str, Any]], records: Sequence[Iterable[Records] | None]) -> bool:
     """Whether evaluations are of the same tasks, so that they can be paired."""
-    if any(result.get(name) != results[0].get(name) for result in results for name in SAME):
+    known = [shards for shards in records if shards is not None]
+    if len(known) < len(records) or any(
+        result.get(name) != results[0].get(name) for result in results for name in SAME
+    ):
         return False
-    prints = [record["fingerprint"] for record in records if record is not None]
-    return len(prints) == len(records) and all(
-        one.shape == prints[0].shape and one.allclose(prints[0], rtol=1e-9) for one in prints
-    )
+    return all(same_fingerprints(shards[0], one) for shards in zip(*known, strict=True) for one in shards)
 
 
-def best_and_tied(results: Sequence[Mapping[str, Any]], records: Sequence[Records]) -> list[set[str]]:
+def best_and_tied(results: Sequence[Mapping[str, Any]], records: Sequence[Iterable[Records]]) -> list[set[str]]:
     """For each run the scores in which it is best, or does not differ from the best (p ≥ 0.05) on the same tasks."""
-    marked: list[set[str]] = [set() for _ in results]
+    best: dict[str, int] = {}
     for score in SCORES:
-        if all(score in result and score in record for result, record in zip(results, records, strict=True)):
+        if all(score in result for result in results):
             means = [float(result[score]["mean"]) for result in results]
-            best = means.index(max(means) if score == "accuracy" else min(means))
-            for number, record in enumerate(records):
-                if number == best or _t_test(records[best][score], record[score]) >= SIGNIFICANT:
-                    marked[number].add(score)
-    for place, error in enumerate(ERRORS):
+            best[score] = means.index(max(means) if score == "accuracy" else min(means))
+    for error in ERRORS:
         errors = [float(result[error]) for result in results]
-        best = errors.index(min(errors))
-        for number, record in enumerate(records):
-            if number == best or _may_be_equal(records[best]["reliability"], record["reliability"], place):
-                marked[number].add(error)
-    return marked
+        best[error] = errors.index(min(errors))
+    against = {(score, number): _Against() for score in best for number in range(len(results)) if number != best[score]}
+    for shards in zip(*records, strict=True):
+        for (score, number), pair in against.items():
+            pair.add(score, shards[best[score]], shards[number])
+    return [
+        {score for score in best if number == best[score] or against[score, number].may_be_equal(score)}
+        for number in range(len(results))
+    ]
 
 
-def _t_test(first: Tensor, second: Tensor) -> float:
-    return paired_t_test(first, second)["p_value"]
+class _Against:
+    """One score of the best run and of another one."""
 
+    def __init__(self) -> None:
+        self._scores, self._reliability = PairedScores(), TaskTotal()
 
-def _may_be_equal(first: Tensor, second: Tensor, place: int) -> bool:
-    """Whether the 95 % interval of the difference of two calibration errors, over resampled tasks, holds 0."""
-    tasks = len(first)
+    def add(self, score: str, best: Records, other: Records) -> None:
+        if score in ERRORS:
+            self._reliability.add(torch.stack([best["reliability"].double(), other["reliability"].double()], dim=1))
+        else:
+            self._scores.add(best[score], other[score])
 
-    def errors(total: Tensor) -> Tensor:
-        # Classification adds up bins (…, 3); regression averages the shares at each level.
-        binned = total.dim() == 3
-        return binned_errors(total)[place] if binned else calibration_errors(total / tasks)[place]
+    def may_be_equal(self, score: str) -> bool:
+        """Whether p ≥ 0.05, or the 95 % interval of the difference of calibration errors, over resamples, holds 0."""
+        if score not in ERRORS:
+            return self._scores.test()["p_value"] >= SIGNIFICANT
 
-    both = torch.stack([first.double(), second.double()], dim=1)
-    (interval,) = bootstrap_intervals(both, lambda total: (errors(total[:, 0]) - errors(total[:, 1]),))
-    return interval[0] <= 0 <= interval[1]
+        def errors(mean: Tensor) -> Tensor:
+            # Classification has bins (…, 3), regression the shares at each level.
+            found = binned_errors(mean) if mean.dim() == 3 else calibration_errors(mean)
+            return found[ERRORS.index(score)]
+
+        (interval,) = self._reliability.intervals(lambda mean: (errors(mean[:, 0]) - errors(mean[:, 1]),))
+        return interval[0] <= 0 <= interval[1]

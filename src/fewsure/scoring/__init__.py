@@ -1,6 +1,6 @@
 """What is measured on a task and how it is summed up over tasks, for each kind of task."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from fewsure.experiment import Experiment
 from fewsure.scoring.classification import ClassificationScorer
 from fewsure.scoring.observed import ObservedScorer
 from fewsure.scoring.regression import RegressionScorer
-from fewsure.types import Draw, Facts, Noise, Task
+from fewsure.types import Draw, Facts, Noise, Records, Task
 
 Predict = Callable[[Tensor], Tensor]
 """x (N, …) → outputs (S, N, C) of S functions from a task's posterior."""
@@ -27,8 +27,8 @@ class Scorer(Protocol):
     def score(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
         """What is recorded of one task."""
 
-    def summarise(self, records: Mapping[str, Tensor]) -> dict[str, Any]:
-        """The figures over all tasks, as JSON values."""
+    def summarise(self, shards: Iterable[Records]) -> dict[str, Any]:
+        """The figures over all tasks, whose records come shard by shard, as JSON values."""
 
 
 def scorer(experiment: Experiment) -> Scorer:

@@ -1,15 +1,18 @@
 """Scores of classification tasks, from class probabilities averaged over the sampled functions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from fewsure.metrics.calibration import BINS, adaptive_calibration_error, binned, binned_errors
+from fewsure.metrics.calibration import BINS, adaptive_calibration_error, binned, binned_errors, confidence_cells
 from fewsure.metrics.scores import brier_score, class_probabilities, negative_log_likelihood
-from fewsure.metrics.summary import bootstrap_intervals, mean_over_tasks
-from fewsure.types import Draw, Facts, Noise, Task
+from fewsure.metrics.summary import TaskMean, TaskTotal
+from fewsure.types import Draw, Facts, Noise, Records, Task
+
+SCORES = ("accuracy", "nll", "brier")
 
 
 @dataclass(frozen=True)
@@ -35,21 +38,23 @@ class ClassificationScorer:
             "classes": facts["classes"],
         }
 
-    def summarise(self, records: Mapping[str, Tensor]) -> dict[str, Any]:
-        pooled = records["reliability"].double().sum(0)
-        ece, mce = binned_errors(pooled)
-        ece_interval, mce_interval = bootstrap_intervals(records["reliability"], binned_errors)
-        count, confidence, accuracy = pooled.unbind(-1)
-        adaptive = adaptive_calibration_error(records["confidence"].flatten(), records["correct"].flatten())
+    def summarise(self, shards: Iterable[Records]) -> dict[str, Any]:
+        means, table, cells = {name: TaskMean() for name in SCORES}, TaskTotal(), torch.zeros(())
+        for records in shards:
+            for name, mean in means.items():
+                mean.add(records[name])
+            table.add(records["reliability"])
+            cells = cells + confidence_cells(records["confidence"].flatten(), records["correct"].flatten())
+        ece, mce = binned_errors(table.total())
+        ece_interval, mce_interval = table.intervals(binned_errors)
+        count, confidence, accuracy = table.total().unbind(-1)
         return {
-            "accuracy": mean_over_tasks(records["accuracy"]),
-            "nll": mean_over_tasks(records["nll"]),
-            "brier": mean_over_tasks(records["brier"]),
+            **{name: mean.summary() for name, mean in means.items()},
             "ece": float(ece),
             "ece_ci95": ece_interval,
             "mce": float(mce),
             "mce_ci95": mce_interval,
-            "adaptive_ece": float(adaptive),
+            "adaptive_ece": float(adaptive_calibration_error(cells)),
             "reliability": {
                 "edges": [edge / BINS for edge in range(BINS + 1)],
                 "confidence": [float(c / n) if n else None for c, n in zip(confidence, count, strict=True)],

@@ -15,7 +15,7 @@ labels, so that even the right ones look too sure there.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +23,10 @@ from torch import Tensor
 from torch.special import ndtr
 
 from fewsure.errors import FewsureError
-from fewsure.metrics.calibration import LEVELS, quantiles
+from fewsure.metrics.calibration import levels_like, quantiles
 from fewsure.metrics.scores import mean_squared_error, mixture_nll
-from fewsure.metrics.summary import mean_over_tasks
-from fewsure.scoring.regression import calibration
-from fewsure.types import Draw, Facts, Noise, Task
+from fewsure.scoring.regression import summarise
+from fewsure.types import Draw, Facts, Noise, Records, Task
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class ObservedScorer:
         outputs, y = predict(task.query.x), task.query.y
         values, labels = outputs.squeeze(-1), y.squeeze(-1)
         share_below = ndtr((labels - values) / self.noise_std).mean(0)
-        levels = share_below.new_tensor(LEVELS).unsqueeze(-1)
+        levels = levels_like(share_below).unsqueeze(-1)
         return {
             "mse": mean_squared_error(outputs, y) * self.unit**2,
             "nll": mixture_nll(outputs, y, self.noise_std) + math.log(self.unit),
@@ -58,12 +57,6 @@ class ObservedScorer:
             "reliability_without_noise": (labels <= quantiles(values)).to(values.dtype).mean(-1),
         }
 
-    def summarise(self, records: Mapping[str, Tensor]) -> dict[str, Any]:
+    def summarise(self, shards: Iterable[Records]) -> dict[str, Any]:
         assert self.noise_std is not None
-        return {
-            "mse": mean_over_tasks(records["mse"]),
-            "nll": mean_over_tasks(records["nll"]),
-            "noise_std": self.noise_std * self.unit,
-            **calibration(records["reliability"]),
-            "without_noise": calibration(records["reliability_without_noise"]),
-        }
+        return {**summarise(shards, "without_noise"), "noise_std": self.noise_std * self.unit}

@@ -8,7 +8,7 @@ The metric is easily gamed: adding N(0, noise_std²) to the sampled values makes
 is measured too, under `with_noise`, and shown as a row of its own.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,8 @@ from torch import Tensor
 from fewsure.data.sine_line import GRID
 from fewsure.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
 from fewsure.metrics.scores import mean_squared_error, mixture_nll
-from fewsure.metrics.summary import bootstrap_intervals, mean_over_tasks
-from fewsure.types import Draw, Facts, Noise, Task
+from fewsure.metrics.summary import TaskMean, TaskTotal
+from fewsure.types import Draw, Facts, Noise, Records, Task
 
 SAMPLES_WITH_NOISE = 32
 
@@ -41,7 +41,8 @@ class RegressionScorer:
             return quantile_reliability(predictions, facts["truth"].squeeze(-1), self.noise_std)
 
         at_query, at_grid = predict(task.query.x), predict(facts["grid"]).squeeze(-1)
-        noisy = at_grid[torch.arange(SAMPLES_WITH_NOISE) % len(at_grid)] + self.noise_std * noise["observation"]
+        repeated = at_grid[torch.arange(SAMPLES_WITH_NOISE, device=at_grid.device) % len(at_grid)]
+        noisy = repeated + self.noise_std * noise["observation"]
         return {
             "mse": mean_squared_error(at_query, task.query.y),
             "nll": mixture_nll(at_query, task.query.y, self.noise_std),
@@ -49,22 +50,31 @@ class RegressionScorer:
             "reliability_with_noise": reliability(noisy),
         }
 
-    def summarise(self, records: Mapping[str, Tensor]) -> dict[str, Any]:
-        return {
-            "mse": mean_over_tasks(records["mse"]),
-            "nll": mean_over_tasks(records["nll"]),
-            **calibration(records["reliability"]),
-            "with_noise": calibration(records["reliability_with_noise"]),
-        }
+    def summarise(self, shards: Iterable[Records]) -> dict[str, Any]:
+        return summarise(shards, "with_noise")
 
 
-def calibration(reliability: Tensor) -> dict[str, Any]:
+def summarise(shards: Iterable[Records], variant: str) -> dict[str, Any]:
+    """Means of `mse` and `nll`, the calibration of `reliability`, and that of the variant under its name."""
+    means = {name: TaskMean() for name in ("mse", "nll")}
+    headline, other = TaskTotal(), TaskTotal()
+    for records in shards:
+        for name, mean in means.items():
+            mean.add(records[name])
+        headline.add(records["reliability"])
+        other.add(records[f"reliability_{variant}"])
+    return {
+        **{name: mean.summary() for name, mean in means.items()},
+        **_calibration(headline),
+        variant: _calibration(other),
+    }
+
+
+def _calibration(reliability: TaskTotal) -> dict[str, Any]:
     """ECE and MCE with their intervals, and the diagram, from a row of observed shares for each task."""
-    observed = reliability.double().mean(0)
+    observed = reliability.mean()
     ece, mce = calibration_errors(observed)
-    ece_interval, mce_interval = bootstrap_intervals(
-        reliability, lambda total: calibration_errors(total / len(reliability))
-    )
+    ece_interval, mce_interval = reliability.intervals(calibration_errors)
     return {
         "ece": float(ece),
         "ece_ci95": ece_interval,

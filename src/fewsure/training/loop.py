@@ -109,9 +109,12 @@ def train(
 def _require_finite(run: Run, trouble: Trouble, update: int, limit: int) -> None:
     if trouble.updates >= limit:
         last = f"its last good checkpoint is in {run.folder}" if run.has_checkpoint else "no checkpoint was made"
+        # A term that is not finite makes those that it is part of so, and all gradients.
+        terms = [term for term in trouble.terms if "gradient" not in term] or trouble.terms[:1]
+        broken = f"{', '.join(terms)} {'is' if len(terms) == 1 else 'are'} not finite"
         raise Diverged(
-            f"training diverged before update {update}: {trouble.terms[0]} is not finite, and {trouble.updates} "
-            f"updates in a row were skipped; {last}; try a lower --lr or --inner-lr"
+            f"training diverged before update {update}: {broken}, and {trouble.updates} updates in a row were skipped; "
+            f"{last}; try a lower --lr or --inner-lr"
         )
 
 

@@ -7,8 +7,10 @@
     checkpoints/              the last few of them, by their number of updates, if they are to be kept
     best.safetensors          the one with the best score on validation tasks, with that score, likewise
     noise.json                the noise on labels that was learned from validation tasks, for a user's own regression
-    evaluation.json           what `fewsure evaluate` printed, with the single tasks in evaluation.safetensors; for
-                              another checkpoint than the last, evaluation-best.json, evaluation-1000.json …
+    evaluation.json           what `fewsure evaluate` printed; for another checkpoint than the last,
+                              evaluation-best.json, evaluation-1000.json …
+    evaluation/RECORDS/       the records of its single tasks, in shards (`fewsure.shards`); evaluation.json says which
+                              RECORDS are its own. Another folder is of an evaluation that was interrupted.
     certificate.json          what `fewsure certify` printed
     conformal.safetensors     what prediction sets and intervals with coverage are made from (by `fewsure certify`)
 
@@ -18,6 +20,8 @@ same bytes. Of several processes that train together, the first alone writes.
 
 import json
 import math
+import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,10 +37,11 @@ from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment, from_values
 from fewsure.files import append_line, leftovers, make_folder, sync, write_atomically
 from fewsure.records import from_json
+from fewsure.shards import EvaluatedTasks, ShardFolder, in_shards, joined, rows
 from fewsure.training.distributed import is_first
 from fewsure.training.migrations import with_added_options
 from fewsure.training.optimiser import optimiser_shapes
-from fewsure.types import Parts
+from fewsure.types import Parts, Records
 from fewsure.version import __version__
 
 FORMAT = 1
@@ -247,26 +252,54 @@ class Run:
             raise FewsureError(f"{path} is damaged ({error}); delete it, and it is made again") from error
         return noise_std
 
-    def save_evaluation(self, summary: dict[str, Any], records: dict[str, Tensor], which: str = LAST) -> None:
-        """Keep what was found of a checkpoint; `evaluation` and `evaluation_records` are those of the last."""
-        if is_first():
-            name = "evaluation" if which == LAST else f"evaluation-{which}"
-            write_atomically(self.folder / f"{name}.safetensors", save(records))
-            write_atomically(self.folder / f"{name}.json", json.dumps(summary, indent=1) + "\n")
+    def evaluation_shards(self, records: str, which: str = LAST) -> ShardFolder:
+        """Where the records of an evaluation of a checkpoint are kept, by what identifies them."""
+        return ShardFolder(self.folder / _evaluation_name(which) / records)
 
-    def evaluation_records(self) -> dict[str, Tensor]:
-        """What the last `fewsure evaluate` found of each task."""
+    def save_evaluation(self, summary: dict[str, Any], which: str = LAST) -> None:
+        """Keep what was found of a checkpoint; `evaluation` and `evaluated_tasks` are those of the last.
+
+        Its records have been kept before; those of evaluations that it replaces are forgotten.
+        """
+        if is_first():
+            name = _evaluation_name(which)
+            write_atomically(self.folder / f"{name}.json", json.dumps(summary, indent=1) + "\n")
+            for path in (self.folder / name).iterdir():
+                if path.name != summary["records"]:
+                    _remove(path)
+            (self.folder / f"{name}.safetensors").unlink(missing_ok=True)  # of an older version
+
+    def evaluated_tasks(self) -> Iterable[Records]:
+        """What the last `fewsure evaluate` found of each task, shard by shard; it can be iterated more than once."""
+        summary = self.evaluation() or {}
+        folder, tasks = self.folder / _evaluation_name(LAST), summary.get("tasks")
+        for path in (
+            folder.iterdir() if folder.is_dir() else ()
+        ):  # what a file says is looked up, never made into a path
+            if path.name == summary.get("records") and isinstance(tasks, int) and tasks >= 1:
+                return EvaluatedTasks(ShardFolder(path), tasks)
+        return self._tasks_of_an_older_version(tasks)
+
+    def _tasks_of_an_older_version(self, tasks: Any) -> list[Records]:
+        """Before there were shards, all records were in one file."""
         path = self.folder / "evaluation.safetensors"
         try:
-            return load_file(path)
+            records = load_file(path)
         except (SafetensorError, OSError) as error:
             raise FewsureError(f"{path} cannot be read ({error}); run `fewsure evaluate {self.folder}`") from error
+        if rows(records) != tasks:
+            raise FewsureError(f"{path} is another evaluation's; run `fewsure evaluate {self.folder}`")
+        return list(in_shards(records))
+
+    def evaluation_records(self) -> dict[str, Tensor]:
+        """What the last `fewsure evaluate` found of each task, all of it in memory."""
+        return joined(self.evaluated_tasks())
 
     def forget_evaluation(self) -> None:
         """Remove what was found of earlier meta-parameters."""
         found = [self.folder / name for name in ("noise.json", "certificate.json", "conformal.safetensors")]
-        for path in (*self.folder.glob("evaluation*.*"), *found) if is_first() else ():
-            path.unlink(missing_ok=True)
+        for path in (*self.folder.glob("evaluation*"), *found) if is_first() else ():
+            _remove(path)
 
     def evaluation(self) -> dict[str, Any] | None:
         """What the last `fewsure evaluate` found, if there was one."""
@@ -294,3 +327,15 @@ def _content(checkpoint: Checkpoint, **more: Tensor) -> bytes:
 
 def _history_name(update: int) -> str:
     return f"{update:08}.safetensors"
+
+
+def _evaluation_name(which: str) -> str:
+    return "evaluation" if which == LAST else f"evaluation-{which}"
+
+
+def _remove(path: Path) -> None:
+    """A file or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -4,8 +4,7 @@ The recording is a CUDA graph of the whole update: sampling of tasks and noise, 
 sums of what is logged. A replay costs the host one call, whatever the algorithm does.
 """
 
-import warnings
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,15 +12,13 @@ from torch import Tensor
 from fewsure import streams
 from fewsure.devices import precision
 from fewsure.experiment import Experiment
+from fewsure.recording import Recorded
 from fewsure.training.distributed import processes, require_enough, share, weighted_sum
 from fewsure.training.engine import Engine
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.schedule import learning_rate
 from fewsure.types import Parts, Stage
 from fewsure.vectorise import draw_noise, take
-
-EAGER_UPDATES = 3
-"""Updates that are run before one is recorded, so that libraries have set themselves up."""
 
 
 class Trouble(NamedTuple):
@@ -52,9 +49,8 @@ class MetaUpdate:
         self._generator = torch.Generator(device)
         self._update = torch.zeros((), dtype=torch.long, device=device)
         # Messages between processes are not recorded: that has never been tried on a machine with several GPUs.
-        self._records = device.type == "cuda" and experiment.training.cuda_graph and processes() == 1
-        self._graph: Any = None
-        self._calls = 0
+        records = device.type == "cuda" and experiment.training.cuda_graph and processes() == 1
+        self._recorded = Recorded[None](self._generator, name="the update", records=records)
         self._names: list[str] = []
         self._sums: Tensor | None = None
         self._count = 0
@@ -70,15 +66,7 @@ class MetaUpdate:
                 update, options.updates, peak=options.lr, schedule=options.schedule, warm_up=options.lr_warm_up
             )
         )
-        if not self._records:
-            self._make()
-        elif self._calls < EAGER_UPDATES:
-            self._make_aside()
-        else:
-            if self._graph is None:
-                self._record()
-            self._make() if self._graph is None else self._graph.replay()
-        self._calls += 1
+        self._recorded(self._make)
         self._count += 1
 
     def means(self) -> dict[str, float]:
@@ -136,22 +124,3 @@ class MetaUpdate:
         self._broken.copy_(torch.where(begins, broken, self._broken))
         self._skipped[0].copy_(torch.where(made, 0, self._skipped[0] + 1))
         self._skipped[1].copy_(self._skipped.amax())
-
-    def _make_aside(self) -> None:
-        # Recording wants what it will record to have run on another stream than the default one.
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._make()
-        torch.cuda.current_stream().wait_stream(stream)
-
-    def _record(self) -> None:
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self._generator)  # each replay then draws from the seed it is given
-        try:
-            with torch.cuda.graph(graph):
-                self._make()
-            self._graph = graph
-        except RuntimeError as error:
-            self._records = False
-            warnings.warn(f"the update cannot be recorded, and runs one kernel at a time ({error})", stacklevel=2)

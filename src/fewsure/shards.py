@@ -1,0 +1,136 @@
+"""The records of evaluated tasks, in shards: what an evaluation keeps as it goes, and what is read of it later.
+
+A shard is a safetensors file with one row per task, named after its first task. Its header says what it belongs to:
+
+    format        of the file
+    evaluation    the evaluation that its tasks are of (`fewsure.evaluation.identity`)
+    first, tasks  the number of its first task, and how many there are
+    seconds       what they took
+
+A file is whole or not there, and one whose header says something else is not taken up.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from fewsure.errors import FewsureError
+from fewsure.files import make_folder, write_atomically
+from fewsure.training.distributed import is_first
+from fewsure.types import Records
+
+SHARD = 2000
+"""Tasks of a shard, the last of an evaluation aside; a whole number of blocks."""
+SHARD_FORMAT = 1
+
+
+class Shard(NamedTuple):
+    """What was found of consecutive tasks."""
+
+    records: dict[str, Tensor]
+    seconds: float
+
+
+class Store(Protocol):
+    """Where the shards of one evaluation are kept, by the number of their first task."""
+
+    def has(self, first: int, tasks: int) -> bool:
+        """Whether there is a whole shard of just these tasks."""
+
+    def read(self, first: int, tasks: int) -> Shard:
+        """The shard of these tasks, which is there."""
+
+    def write(self, first: int, shard: Shard) -> None:
+        """Keep one."""
+
+
+class InMemory(dict[int, Shard]):
+    """Shards that nobody needs later."""
+
+    def has(self, first: int, tasks: int) -> bool:
+        return first in self and rows(self[first].records) == tasks
+
+    def read(self, first: int, tasks: int) -> Shard:
+        return self[first]
+
+    def write(self, first: int, shard: Shard) -> None:
+        self[first] = shard
+
+
+class ShardFolder:
+    """Shards as files of a folder that is named after the evaluation."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def has(self, first: int, tasks: int) -> bool:
+        try:
+            self.read(first, tasks)
+        except FewsureError:
+            return False
+        return True
+
+    def read(self, first: int, tasks: int) -> Shard:
+        path = self._path(first)
+        try:
+            with safe_open(path, "pt") as file:
+                header = dict(file.metadata() or {})
+            records, seconds = load_file(path), float(header.pop("seconds", "nan"))
+        except (SafetensorError, OSError, ValueError) as error:
+            raise FewsureError(f"{path} cannot be read ({error}); run `fewsure evaluate` again") from error
+        if header != self._header(first, tasks) or rows(records) != tasks or not 0 <= seconds < math.inf:
+            raise FewsureError(f"{path} is damaged, or another evaluation's; run `fewsure evaluate` again")
+        return Shard(records, seconds)
+
+    def write(self, first: int, shard: Shard) -> None:
+        if is_first():
+            make_folder(self.folder)
+            header = self._header(first, rows(shard.records)) | {"seconds": f"{shard.seconds:.3f}"}
+            tensors = {name: value.contiguous() for name, value in shard.records.items()}
+            write_atomically(self._path(first), save(tensors, header))
+
+    def _path(self, first: int) -> Path:
+        return self.folder / f"{first:010}.safetensors"
+
+    def _header(self, first: int, tasks: int) -> dict[str, str]:
+        evaluation = self.folder.name
+        return {"format": str(SHARD_FORMAT), "evaluation": evaluation, "first": str(first), "tasks": str(tasks)}
+
+
+class EvaluatedTasks:
+    """The records of an evaluation's tasks; iterating gives them in order, `SHARD` tasks at a time."""
+
+    def __init__(self, shards: ShardFolder, tasks: int) -> None:
+        self._shards, self._tasks = shards, tasks
+
+    def __iter__(self) -> Iterator[Records]:
+        for first in range(0, self._tasks, SHARD):
+            yield self._shards.read(first, min(SHARD, self._tasks - first)).records
+
+
+def in_shards(records: Records) -> Iterator[Records]:
+    """The records of any number of tasks, `SHARD` tasks at a time."""
+    for first in range(0, rows(records), SHARD):
+        yield {name: value[first : first + SHARD] for name, value in records.items()}
+
+
+def rows(records: Records) -> int:
+    """How many tasks these are the records of."""
+    found = {len(value) if value.dim() else 0 for value in records.values()}
+    if len(found) != 1 or "fingerprint" not in records:
+        raise FewsureError(
+            "expected records with one row per task and its fingerprint, but got others; run `fewsure evaluate`"
+        )
+    return found.pop()
+
+
+def joined(shards: Iterable[Records]) -> dict[str, Tensor]:
+    """The records of all tasks, in memory."""
+    found = list(shards)
+    return {name: torch.cat([records[name] for records in found]) for name in found[0]}
