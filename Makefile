@@ -78,8 +78,7 @@ tutorial: install ## Run the tutorial and write what it prints into docs/tutoria
 
 tutorial-test: wheel ## Run the whole tutorial from the built wheel, in a fresh environment (minutes)
 	rm -rf .venv/tutorial && $(PYTHON) -m venv .venv/tutorial
-	.venv/tutorial/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
-	.venv/tutorial/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/fewsure-*.whl
+	.venv/tutorial/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock dist/fewsure-*.whl
 	.venv/tutorial/bin/python tests/tutorial.py docs/tutorial.md
 	rm -rf .venv/tutorial
 

@@ -52,9 +52,9 @@ def test_check_counts_real_data(real_data: Path, capsys: pytest.CaptureFixture[s
     printed = capsys.readouterr()
     result = json.loads(printed.out)
     assert printed.err == ""
-    assert [result["splits"][split]["classes"] for split in SPLITS] == [806, 158, 659]
+    assert [result["splits"][split]["units"] for split in SPLITS] == [806, 158, 659]
     assert [result["splits"][split]["examples"] for split in SPLITS] == [16120, 3160, 13180]
-    assert result["splits"]["test"]["largest_shot_plus_query"] == 20
+    assert result["splits"]["test"]["smallest"]["examples"] == 20
     assert (result["files"], result["files_compared"]) == (2, 2)
     assert result["warnings"] == result["groups_in_two_splits"] == []
 
@@ -67,7 +67,7 @@ def test_check_warns_of_other_counts_and_of_classes_in_two_splits(
     assert main(["data", "check", "omniglot"]) == 0
     text = capsys.readouterr().out
     assert "warning: expected 806 classes in train, as published, but got 12" in text
-    assert "tasks of up to 1 classes (way) and 2 examples a class" in text
+    assert "possible: up to 1 classes a task (way); shot and query together up to 2 for every class\n" in text
     assert "0 of 2 files listed in SHA256SUMS" in text
     folder = own_data / "features"
     folder.mkdir()

@@ -71,8 +71,7 @@ def test_what_cannot_be_trained_on_is_one_line_and_leaves_nothing(
     damage(small_cifar)
     out = tmp_path / "run"
     assert main(["train", "maml", *OPTIONS, *QUERY, *options, "--out", str(out), "--json"]) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    (error,) = [line for line in lines if not line.startswith("decoding ")]
+    (error,) = capsys.readouterr().err.strip().splitlines()  # and no progress
     assert all(word in error for word in said), error
     assert not out.exists()
     assert not [path for path in (tmp_path / "cache").rglob("examples.npy") if damage is not nothing]
@@ -82,6 +81,18 @@ def test_a_corrected_command_then_runs(small_cifar: Path, tmp_path: Path) -> Non
     command = ["train", "maml", *OPTIONS, *QUERY, "--out", str(tmp_path / "run"), "--json"]
     assert main([*command, "--way", "9"]) == 2
     assert main(command) == 0
+
+
+@pytest.mark.parametrize("json_option", [[], ["--json"]])
+def test_json_has_no_progress_beside_it_not_even_of_decoding(
+    json_option: list[str], small_cifar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "maml", *OPTIONS, *QUERY, "--out", str(tmp_path / "run"), *json_option]) == 0
+    printed = capsys.readouterr()
+    assert ("decoding cifar-fs (train)" in printed.err) == ("training maml" in printed.err) == (not json_option)
+    if json_option:
+        assert printed.err == ""
+        assert json.loads(printed.out)["run"] == str(tmp_path / "run")
 
 
 @pytest.mark.parametrize("method", ["protonet", "maml", "simpa"])

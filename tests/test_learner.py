@@ -1,6 +1,7 @@
 """The Learner as a user meets it: what goes in, what comes back, and what never changes."""
 
 import dataclasses
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors import safe_open
 from scipy.stats import norm
 
@@ -19,6 +22,7 @@ from fewsure.algorithms import ALGORITHMS
 from fewsure.certification import calibration_of
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import environment_of, fresh_blocks
+from fewsure.learner.labels import read_labels
 from fewsure.training.runs import Run
 from fewsure.vectorise import take
 from fewsure.workflow import StopSignal
@@ -153,6 +157,20 @@ def test_labels_come_back_as_they_were_given(classifiers: dict[str, Learner], la
     assert prediction.probabilities.shape == (len(x), len(labels))
 
 
+A_LABEL = [st.text(), st.integers(), st.booleans(), st.floats(allow_nan=False), st.tuples(st.text(), st.integers())]
+MANY_LABELS = st.one_of(*(st.lists(label, min_size=1) for label in [*A_LABEL, st.text() | st.integers()]))
+
+
+@given(labels=MANY_LABELS, seed=st.integers(0, 9))
+def test_any_labels_come_back_and_their_numbers_do_not_depend_on_their_order(labels: list[Any], seed: int) -> None:
+    read, numbers = read_labels(labels)
+    assert [(type(label), label) for label in read.take(numbers)] == [(type(label), label) for label in labels]
+    order = np.random.default_rng(seed).permutation(len(labels))
+    again, permuted = read_labels([labels[index] for index in order])
+    assert again.classes == read.classes
+    assert permuted.tolist() == numbers[torch.from_numpy(order)].tolist()
+
+
 def test_the_order_of_the_support_examples_does_not_matter(
     classifiers: dict[str, Learner], regressors: dict[str, Learner]
 ) -> None:
@@ -228,6 +246,16 @@ def test_an_adapted_task_reads_back_from_a_small_file(
     protonet.write_bytes(protonet.read_bytes()[:50])
     with pytest.raises(FewsureError, match="cannot be read as an adapted task"):
         classifiers["protonet"].load_adapted(protonet)
+
+
+def test_a_run_that_is_loaded_predicts_the_same(
+    classifiers: dict[str, Learner], regressors: dict[str, Learner], tmp_path: Path
+) -> None:
+    for name, learner, x, y, query in learners(classifiers, regressors):
+        copied = shutil.copytree(learner.folder, tmp_path / name)
+        found = fewsure.load(copied, device="cpu").adapt(x, y).predict(query)
+        assert np.array_equal(numbers(found), numbers(learner.adapt(x, y).predict(query))), name
+        assert {path.suffix for path in copied.rglob("*") if path.is_file()} <= {".json", ".jsonl", ".safetensors"}
 
 
 def test_uncertainty_splits_into_what_examples_remove_and_what_they_do_not(
@@ -381,6 +409,39 @@ def test_coverage_needs_a_certified_run_and_then_gives_sets_and_intervals(
     with pytest.raises(FewsureError, match="certified after this task was adapted; load it and adapt again"):
         adapted.predict(NUMBERS, coverage=0.9)
     assert learner.adapt(x[:5], y[:5]).predict(NUMBERS, coverage=0.9).lower.shape == (9,)
+
+
+def test_tasks_given_in_python_are_certified_in_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tasks = line_tasks(tasks=60)
+    learner = Learner("maml", data=tasks, **TRAINING).train(updates=2, quiet=True)
+    found = learner.certify(quiet=True)
+    assert capsys.readouterr().err == ""
+    assert found["environment"].startswith("given-regression, the 12 tasks of its test split, each once, 5-shot")
+    assert (found["conformal"]["tasks"], found["conformal"]["vacuous"]) == (12, False)
+    x, y = tasks[0]
+    expected = learner.adapt(x[:5], y[:5]).predict(NUMBERS, coverage=0.9)
+    learner.save(tmp_path / "run")
+    again = fewsure.load(tmp_path / "run")
+    assert np.array_equal(again.adapt(x[:5], y[:5]).predict(NUMBERS, coverage=0.9).upper, expected.upper)
+    with pytest.raises(FewsureError, match=r"given in Python.*fewsure.load\(folder, data=tasks\)"):
+        again.certify()
+    assert fewsure.load(tmp_path / "run", data=tasks).certify(quiet=True)["held_out"] == found["held_out"]
+    with pytest.raises(FewsureError, match=r"of 12 were tasks of training, .* a certificate needs fresh ones"):
+        fewsure.load(tmp_path / "run", data=tasks[::-1]).certify(quiet=True)
+
+
+def test_what_is_printed_of_a_learner_and_what_it_makes_is_one_line(
+    classifiers: dict[str, Learner], regressors: dict[str, Learner]
+) -> None:
+    assert repr(Learner("maml", "sine-line")) == "Learner(maml on sine-line, not trained yet)"
+    assert repr(classifiers["simpa"]) == "Learner(simpa on given-classes, trained)"
+    adapted = classifiers["simpa"].adapt(*support())
+    assert repr(adapted) == "Adapted(simpa, 6 examples of 3 classes)"
+    assert repr(adapted.predict(QUERY)) == "ClassPrediction(9 points, 3 classes)"
+    x, y = line_tasks()[0]
+    adapted = regressors["maml"].adapt(x[:5], y[:5])
+    assert repr(adapted) == "Adapted(maml, 5 examples)"
+    assert repr(adapted.predict(NUMBERS)) == "ValuePrediction(9 points)"
 
 
 def test_what_predicts_is_what_was_certified(regressors: dict[str, Learner]) -> None:

@@ -1,7 +1,9 @@
 """A user's own data: images in folders, tables, arrays and generators behind the one interface."""
 
 import csv
+import dataclasses
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -150,6 +152,24 @@ def test_images_of_any_size_are_resized_and_divided_by_class(photos: Path) -> No
     assert task.support.x.shape == (3, 2, 3, 16, 16)
     assert 0 <= float(task.support.x.min()) < float(task.support.x.max()) <= 1
     assert Images(folder=str(photos), image_size=20, grey=True).pool("test").examples.shape == (10, 1, 20, 20)
+
+
+def test_a_class_with_too_few_examples_is_left_out(photos: Path, classes_csv: Path, tmp_path: Path) -> None:
+    data = Images(folder=str(photos), image_size=16, way=2, query=4)
+    small = data.pool("train").classes[0]
+    (photos / small / "1.png").unlink()
+    assert prepared(data).pool("train").classes == tuple(sorted(Images(folder=str(photos)).pool("train").classes))[1:]
+    assert small in dataclasses.replace(data, query=3).pool("train").classes
+    assert small in dataclasses.replace(data, way=8).pool("train").classes  # eight are needed, and drawing says why
+    with pytest.raises(FewsureError, match=rf"takes 5 examples of a class \(shot \+ query\), but class {small} has 4"):
+        dataclasses.replace(data, way=8).tasks("train", CPU)
+    rows = [line.split(",") for line in classes_csv.read_text().splitlines()[1:]]
+    few = write_csv(tmp_path / "few.csv", ["species", "place", "u", "v"], [*rows[:2], *rows[8:]])  # 2 of kind 0
+    options = {"file": str(few), "label": "species", "way": 4, "shot": 2, "query": 3}
+    grouped = prepared(TableClasses(task_column="place", **options))  # type: ignore[arg-type]
+    (split,) = (split for split in SPLITS if "place 0" in grouped.pool(split).groups)
+    assert grouped.pool(split).classes == tuple(f"place 0/kind {kind}" for kind in (12, 3, 6, 9))
+    assert grouped.tasks(split, CPU).sample(3, streams.generator(0, "own"))[0].query.x.shape == (3, 12, 2)
 
 
 def test_every_size_of_images_is_decoded_once(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -303,7 +323,7 @@ def test_check_says_what_is_there_what_is_unusable_and_what_is_possible(
     assert found["splits"]["train"]["units"] == 8
     assert main(["data", "check", str(photos)]) == 0
     text = capsys.readouterr().out
-    assert "possible: up to 2 classes a task (way), and 5 examples a class" in text
+    assert "possible: up to 2 classes a task (way); shot and query together up to 5 for every class\n" in text
     assert "unusable: " in text
     assert main(["data", "check", str(groups_csv)]) == 0
     text = capsys.readouterr().out
@@ -323,6 +343,11 @@ WRONG_TABLES = {
     "an unknown column": (CSV, {"target": "z"}, "expected `target` to be one of group, x, y, but got 'z'"),
     "no task column": (CSV, {"task_column": ""}, "expected `task_column` to name a column of .*, one of group, x, y"),
     "text among numbers": (CSV.replace("g3,13,", "g3,many,"), {}, "numbers in column `x`, but row 14 has 'many'"),
+    "a column of text": (
+        CSV.replace("group,x,y", "group,x,y,z").replace("\n", ",late\n").replace(",z,late", ",z"),
+        {},
+        "column `z`, but it has text, for instance 'late'; encode it as numbers, or name the columns .* --features",
+    ),
     "an empty cell": (
         CSV.replace("g3,13,", "g3,,"),
         {},
@@ -372,20 +397,23 @@ def _written(path: Path, text: str) -> Path:
     return path
 
 
-def test_parquet_is_read_or_says_what_it_needs(tmp_path: Path) -> None:
+def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
+    arrow_csv = pytest.importorskip("pyarrow.csv", reason="pyarrow is not installed (requirements.lock)")
+    parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "my.parquet"
-    try:
-        import pyarrow  # noqa: F401
-        from pyarrow import csv as arrow_csv
-        from pyarrow import parquet
-    except ImportError:
-        path.touch()
-        with pytest.raises(FewsureError, match="needs pyarrow: run `pip install pyarrow`, or save the table as CSV"):
-            prepared(table(path))
-        return
     parquet.write_table(arrow_csv.read_csv(_written(tmp_path / "my.csv", CSV)), path)
     found, expected = (prepared(table(file, shot=2, query=2)).scale for file in (path, tmp_path / "my.csv"))
     assert found == expected
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(FewsureError, match=r"my.parquet cannot be read as Parquet .*; write it again"):
+        prepared(table(path, shot=2, query=2))
+
+
+def test_parquet_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "my.parquet").touch()
+    with pytest.raises(FewsureError, match="needs pyarrow: run `pip install pyarrow`, or save the table as CSV"):
+        prepared(table(tmp_path / "my.parquet"))
 
 
 def test_wrong_image_folders_are_refused_with_what_to_do(
@@ -396,8 +424,16 @@ def test_wrong_image_folders_are_refused_with_what_to_do(
         FewsureError, match=r"expected class folders of PNG or JPEG images, .* name another folder with --fol"
     ):
         prepared(Images(folder=str(tmp_path / "empty")))
+    with pytest.raises(FewsureError, match=r"expected `folder` to be a folder .*, but nowhere is neither here nor in "):
+        prepared(Images(folder="nowhere"))
+    assert main(["train", "maml", "--data", str(photos)]) == 2
+    assert f"is a path; give --data images --folder {photos}\n" in capsys.readouterr().err
     assert main(["data", "check", str(tmp_path / "empty")]) == 2
     assert "supported are PNG and JPEG files" in capsys.readouterr().err
+    assert main(["data", "check", str(photos), "--label", "species"]) == 2
+    assert "expected --label with a table, but" in capsys.readouterr().err
+    assert main(["data", "check", "nothere.csv"]) == 2
+    assert "but there is no 'nothere.csv'" in capsys.readouterr().err
     with pytest.raises(FewsureError, match="`image_size` to be at least 16 pixels, but got 8"):
         Images(folder=str(photos), image_size=8)
     training = Images(folder=str(photos), image_size=16).pool("train").classes[0]

@@ -139,6 +139,21 @@ def test_batches_change_nothing_and_a_file_is_whole(
         assert float(one["p(cat)"]) == pytest.approx(float(other["p(cat)"]), abs=1e-5)
 
 
+def test_rows_are_predicted_before_later_ones_are_read(
+    numbers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = (numbers / "query.csv").read_text().splitlines()
+    (tmp_path / "query.csv").write_text("\n".join([*rows[:5], "no,number"]) + "\n")
+    arguments = ["predict", str(numbers / "run"), "--support", str(numbers / "support.csv"), "--batch-size", "2"]
+    arguments += ["--query", str(tmp_path / "query.csv"), "--device", "cpu"]
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert [line.split(",")[0] for line in printed.out.splitlines()] == ["row", "1", "2", "3", "4"]
+    assert "but row 5 has 'no'" in printed.err
+    assert main([*arguments, "--out", str(tmp_path / "out.csv")]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["query.csv"]
+
+
 def test_one_image_is_a_query_and_a_transductive_run_says_so(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = printed(predict(images, run="instance", support="support", query="query/2.png"), capsys)
     assert line["file"] == "2.png"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .tutorial import blocks, execute, in_this_process, with_outputs
+from .tutorial import blocks, differences, execute, in_this_process, with_outputs
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tutorial.md"
 
@@ -47,6 +47,8 @@ def test_every_block_runs_and_says_what_the_page_says(printed: dict[str, str]) -
 def test_what_was_printed_stands_below_its_block() -> None:
     page = "```python\nprint(1)\n```\n\n```text\nold\n```\nend\n"
     assert with_outputs(page, ["1\n", ""]) == "```python\nprint(1)\n```\n\n```text\n1\n```\nend\n"
+    assert differences(page, ["1\n", ""]) == ["-old", "+1"]
+    assert differences(page, ["old\n", ""]) == []
 
 
 def test_every_output_block_follows_what_it_is_the_output_of() -> None:

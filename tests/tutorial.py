@@ -4,11 +4,13 @@
     python tests/tutorial.py docs/tutorial.md --write    … and put what was printed into the page's output blocks
 
 `console` blocks install the package, which `make tutorial-test` has done; `text` blocks are the output of the block
-before.
+before. At the end it says how long that took, and which lines differ from the page's: seconds always may, and on
+another processor the last digits.
 """
 
 import argparse
 import contextlib
+import difflib
 import io
 import os
 import re
@@ -16,6 +18,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,6 +88,13 @@ def with_outputs(page: str, printed: list[str]) -> str:
     return page
 
 
+def differences(page: str, printed: list[str]) -> list[str]:
+    """The lines of the page's outputs that are not what was printed, and those that were printed in their place."""
+    now = with_outputs(page, printed)
+    lines = difflib.unified_diff(page.splitlines(), now.splitlines(), n=0, lineterm="")
+    return [line for line in lines if line[0] in "+-" and not line.startswith(("+++", "---"))]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", type=Path)
@@ -93,10 +103,16 @@ def main() -> None:
     for name, value in QUIET_THREADS.items():
         os.environ.setdefault(name, value)
     page = options.page.read_text(encoding="utf-8")
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         printed = execute(page, Path(folder))
+    seconds = time.monotonic() - began
     for block, output in zip(blocks(page), printed, strict=True):
-        print(block.code + output)
+        if block.kind != "text":
+            print(block.code + output)
+    different = differences(page, printed)
+    lines = sum(line.startswith("-") for line in different)
+    print("\n".join([f"The whole page took {seconds:.0f} s; lines that differ from it: {lines}", *different]))
     if options.write:
         options.page.write_text(with_outputs(page, printed), encoding="utf-8")
 

@@ -10,6 +10,7 @@ import sys
 from fewsure.commands import COMMANDS
 from fewsure.errors import FewsureError, require_known
 from fewsure.options import first_line
+from fewsure.progress import silenced
 from fewsure.version import __version__
 from fewsure.workflow import Stopped
 
@@ -49,11 +50,16 @@ def _dispatch(arguments: list[str]) -> int:
         print("usage: fewsure COMMAND …\n\nFew-shot learning that knows how sure it is.\n")
         print("\n".join(lines))
         print("\n`fewsure COMMAND --help` explains each. A good first one is `fewsure quickstart`.")
+        print(
+            "\nexit codes: 0 done; 1 whoever read the output has gone; 2 something is wrong, and one line on standard"
+        )
+        print("error says what; 128 + N stopped by signal N (130 by Ctrl-C), and `--resume` goes on")
         return 0 if arguments else BAD_INPUT
     if arguments[0] == "--version":
         print(f"fewsure {__version__}")
         return 0
     name, *rest = arguments
     require_known("command", name, list(COMMANDS))
-    COMMANDS[name].call(rest)
+    with silenced("--json" in rest):  # also what decodes the data
+        COMMANDS[name].call(rest)
     return 0

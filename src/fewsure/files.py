@@ -47,7 +47,7 @@ def writing(path: Path) -> Iterator[IO[str]]:
 
 def append_line(path: Path, line: str) -> None:
     """Add a line to a file, or nothing: what a full disk cuts short is taken back. `sync` makes it last."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
     try:
         before = os.fstat(descriptor).st_size
         try:
@@ -87,7 +87,8 @@ def _named(error: OSError, path: Path) -> OSError:
 
 
 def _write(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    # A folder that comes from others may hold a link under this name that leads out of it.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
     try:
         _write_all(descriptor, data)
         os.fsync(descriptor)

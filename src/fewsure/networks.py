@@ -25,7 +25,7 @@ def layer(x: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> Te
     if fused_kernels_fit(x):
         return fused_layer(x, weight, bias, activation)
     mapped = x @ weight
-    mapped = mapped + bias.to(mapped.dtype)
+    mapped = mapped + (bias if bias.dtype == mapped.dtype else bias.to(mapped.dtype))
     return mapped if activation == "none" else mapped.relu() if activation == "relu" else mapped.tanh()
 
 
@@ -36,8 +36,9 @@ def product(x: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _same_type(x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
-    dtype = torch.bfloat16 if torch.bfloat16 in (x.dtype, matrix.dtype) else x.dtype
-    return x.to(dtype), matrix.to(dtype)
+    if x.dtype == matrix.dtype:  # torch.export cannot trace a conversion that does nothing
+        return x, matrix
+    return x.bfloat16(), matrix.bfloat16()
 
 
 @dataclass(frozen=True)

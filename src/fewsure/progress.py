@@ -2,6 +2,9 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 
 from rich.console import Console
@@ -10,6 +13,17 @@ from rich.text import Text
 
 PLAIN_EVERY = 15.0
 """Seconds between two lines where there is no terminal."""
+_silent = ContextVar("silent", default=False)
+
+
+@contextmanager
+def silenced(quiet: bool = True) -> Iterator[None]:
+    """Show no progress of anything below, however deep; with `quiet` false, nothing changes."""
+    before = _silent.set(quiet or _silent.get())
+    try:
+        yield
+    finally:
+        _silent.reset(before)
 
 
 class ProgressLine:
@@ -17,7 +31,7 @@ class ProgressLine:
 
     def __init__(self, title: str, *, quiet: bool = False) -> None:
         self._title = title
-        self._quiet = quiet
+        self._quiet = quiet or _silent.get()
         self._console = Console(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._began = self._printed = time.monotonic()

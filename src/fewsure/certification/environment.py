@@ -164,7 +164,7 @@ def _halves(pool: Pool, way: int, name: str) -> tuple[Sequence[str], Sequence[st
     if len(pool.classes) // 2 < way:
         raise FewsureError(
             f"{name}, test: a certificate splits the classes into halves of at least {way} (way), but there are "
-            f"{len(pool.classes)}; certify a run with a smaller way"
+            f"{len(pool.classes)}; certify a run with a smaller way, or with more classes to test on"
         )
     return split_classes(pool.classes)
 

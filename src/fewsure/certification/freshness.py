@@ -131,7 +131,9 @@ def _recorded(run: Run) -> dict[str, Any]:
         record: dict[str, Any] = from_json(path.read_text(encoding="utf-8"))
         if record["format"] != FORMAT:
             raise ValueError("of another format")
-        [*record["streams"], *(facts["ids"] for facts in record["splits"].values())]
+        names = [*record["streams"], *(name for facts in record["splits"].values() for name in facts["ids"])]
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError("a name is not text")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FewsureError(
             f"{path} cannot be read ({error}), so that nothing shows which tasks are fresh; train the run anew"

@@ -34,7 +34,7 @@ class Bench(Common):
     """
 
     kinds: tuple[str, ...] = tuple(KINDS)
-    """Kinds of task: `sine-line`, `conv4 28×28`, `conv4 84×84`."""
+    """Kinds of task: `sine-line`, `conv4 28×28`, `conv4 84×84`; × may be typed as x."""
     tasks: int = TASKS
     """T, tasks per update."""
     seconds: float = 1.0
@@ -52,7 +52,8 @@ class Bench(Common):
 
 
 def _bench(command: Bench) -> None:
-    for kind in command.kinds:
+    kinds = tuple(kind.replace("x", "×") for kind in command.kinds)
+    for kind in kinds:
         require_known("kinds", kind, list(KINDS))
     require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
     require(command.seconds > 0, "seconds", "a number above 0", command.seconds)
@@ -61,7 +62,7 @@ def _bench(command: Bench) -> None:
     roof = matrix_rate(device)
     cases = [
         case.with_options("training", tasks=command.tasks, chunk_size=command.chunk_size)
-        for case in headline_cases(command.kinds)
+        for case in headline_cases(kinds)
     ]
     rows = []
     with ProgressLine("timing", quiet=command.json) as line:

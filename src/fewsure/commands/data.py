@@ -2,16 +2,16 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from fewsure.commands.common import Command, Common, parse
-from fewsure.data import own_check
 from fewsure.data.cache import load
-from fewsure.data.command import check_data, check_text, get_data, get_text, is_own, list_data, list_text
+from fewsure.data.command import check_data, get_data, get_text, is_own, list_data, list_text
 from fewsure.data.datasets import DATA_SETS
-from fewsure.data.own_check import Roles
+from fewsure.data.findings import check_text
+from fewsure.data.own_check import Roles, check_images, check_table
 from fewsure.data.pools import SPLITS
 from fewsure.devices import find_device
 from fewsure.errors import FewsureError, require_known
@@ -87,17 +87,21 @@ def _data(arguments: list[str]) -> None:
         result, text = get_data(named.name, quiet=named.json), get_text
     else:
         command = checked = parse("data check", CheckedData, rest, Data.__doc__)
-        result, text = _check(checked)
+        result, text = _check(checked), check_text
     print(json.dumps(result) if command.json else text(result))
 
 
-def _check(command: CheckedData) -> tuple[dict[str, Any], Callable[[dict[str, Any]], str]]:
+def _check(command: CheckedData) -> dict[str, Any]:
     if not is_own(command.name):
-        return check_data(command.name, quiet=command.json), check_text
+        return check_data(command.name, quiet=command.json)
     path = Path(command.name).expanduser()
-    if path.is_dir():
-        return own_check.check_images(path, quiet=command.json), own_check.check_text
-    return own_check.check_table(path, command), own_check.check_text
+    if path.is_file():
+        return check_table(path, command)
+    for role in fields(Roles):
+        if getattr(command, role.name):
+            option = f"--{role.name.replace('_', '-')}"
+            raise FewsureError(f"expected {option} with a table, but {path} is a folder of images; leave it out")
+    return check_images(path, quiet=command.json)
 
 
 def _features(arguments: list[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fewsure.algorithms import ALGORITHMS
 from fewsure.commands.common import Command, Common, parse
+from fewsure.data import DATA
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
 from fewsure.options import Parser, add_options, first_line, from_namespace
@@ -28,6 +29,7 @@ class Train(Common):
       fewsure train maml --updates 20000 --inner-lr 0.003 --out runs/maml
       fewsure train protonet --data omniglot --preset omniglot-cpu --out runs/omniglot
       fewsure train simpa --data cifar-fs --preset recommended-5-shot --device cuda --out runs/cifar-fs
+      fewsure train simpa --data table --file my.csv --task-column group --target y --out runs/mine
       fewsure train simpa --out runs/simpa --resume              go on where it stopped
       torchrun --nproc-per-node=4 -m fewsure train simpa --out runs/simpa     four processes share the tasks
     """
@@ -35,10 +37,12 @@ class Train(Common):
     out: Path = Path("runs/last")
     """The run folder; it must not hold a run yet, unless --resume is given."""
     data: str = "sine-line"
-    """The tasks to learn from."""
+    """The tasks to learn from: `sine-line`; `omniglot`, `cifar-fs`, `mini-imagenet`, `tiered-imagenet`, `tiny-tiered`;
+    `mini-imagenet-leo`, `tiered-imagenet-leo`, `features`; of your own, `images`, `table`, `table-classes`."""
     preset: str = DEFAULT_PRESET
     """A named set of values for all options of the algorithm, the data, the network and the training; single options
-    come on top."""
+    come on top. `recommended`; `paper` (but for `table`); of sine-line also `quickstart`, of classes
+    `recommended-5-shot` and `paper-5-shot`, of omniglot `omniglot-cpu`."""
     resume: bool = False
     """Continue the run in --out from its last checkpoint, with the options it was started with; if there is none, start
     it."""
@@ -102,6 +106,11 @@ def _parse_experiment(arguments: list[str]) -> tuple[Train, Experiment]:
                 f"{given.out} is a run of {base.algorithm_name}, but got {algorithm}; choose another --out"
             )
     else:
+        if given.data not in DATA and Path(given.data).exists():
+            what = "images --folder" if Path(given.data).is_dir() else "table --task-column … --target … --file"
+            raise FewsureError(
+                f"expected --data to be a name, but {given.data} is a path; give --data {what} {given.data}"
+            )
         base = load_preset(given.preset, algorithm, given.data)
     parser = Parser(f"fewsure train {algorithm}", Train.__doc__ or "")
     add_options(parser, Train)

@@ -15,6 +15,8 @@ from fewsure.errors import FewsureError
 MAX_MEMBERS = 1_000_000
 MAX_BYTES = 64 * 2**20
 """The largest member that is read as a whole: far more than an image has, far less than memory."""
+MAX_STREAM = 4 * 2**30
+"""The largest that is read as a stream: published arrays of features are well below it."""
 
 DAMAGED = (
     *(ArithmeticError, EOFError, LookupError, OSError, RuntimeError, ValueError),
@@ -35,6 +37,7 @@ class Member(NamedTuple):
 
     def open(self) -> IO[bytes]:
         """Its content as a stream."""
+        require_size(self.where, self.size, MAX_STREAM)
         try:
             return self.opener()
         except DAMAGED as error:
@@ -42,8 +45,7 @@ class Member(NamedTuple):
 
     def read(self) -> bytes:
         """Its content; zipfile compares it with the checksum that the archive holds."""
-        if self.size > MAX_BYTES:
-            raise FewsureError(f"expected {self.where} to have at most {MAX_BYTES:,} bytes, but got {self.size:,}")
+        require_size(self.where, self.size, MAX_BYTES)
         try:
             with self.opener() as stream:
                 return stream.read()
@@ -82,6 +84,12 @@ def members(folder: Path, stem: str) -> Iterator[list[Member]]:
         # A class may have the archive's own name, as CIFAR-FS's "train" has, so one file tells nothing.
         own = f"{stem}/" if all(path.startswith(f"{stem}/") for path in found) else ""
         yield [found[path]._replace(path=path.removeprefix(own)) for path in sorted(found)]
+
+
+def require_size(where: str, size: int, limit: int) -> None:
+    """Refuse a member that says it is larger; none gives more than it says."""
+    if size > limit:
+        raise FewsureError(f"expected {where} to have at most {limit:,} bytes, but got {size:,}")
 
 
 def damaged(where: str | Path, error: Exception) -> FewsureError:

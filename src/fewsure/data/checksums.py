@@ -57,12 +57,16 @@ def _listed(folder: Path) -> dict[Path, str]:
     if not path.is_file():
         return {}
     listed = {}
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise FewsureError(f"expected {path} to be text with lines `SHA-256  PATH`, but got other bytes") from error
+    for number, line in enumerate(lines, start=1):
         checksum, _, name = line.strip().partition(" ")
         name = name.strip().removeprefix("*")
         if not line.strip():
             continue
-        if len(checksum) != 64 or not name:
+        if len(checksum) != 64 or not name or "\0" in name:
             raise FewsureError(f"expected line {number} of {path} to be `SHA-256  PATH`, but got {line.strip()!r}")
         listed[(folder / name).resolve()] = checksum.lower()
     return listed

@@ -3,8 +3,8 @@
 It is read from images in class folders, or from the official CIFAR-100 archive; both give the same pools.
 """
 
+import lzma
 import tarfile
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -102,9 +102,12 @@ def _streams(folder: Path, stack: ExitStack) -> dict[str, tuple[IO[bytes], str]]
         tar = stack.enter_context(tarfile.TarFile.open(archive)) if archive.is_file() else None
         for name in ("meta", "train", "test"):
             path = folder / UNPACKED / name
+            if tar:
+                size = tar.getmember(f"{UNPACKED}/{name}").size
+                archives.require_size(f"{archive}: {name}", size, archives.MAX_STREAM)
             stream: Any = tar.extractfile(f"{UNPACKED}/{name}") if tar else path.open("rb")
             streams[name] = (stack.enter_context(stream), f"{archive}: {name}" if tar else str(path))
-    except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError) as error:
+    except (tarfile.TarError, lzma.LZMAError, TypeError, *archives.DAMAGED) as error:  # TypeError: for a folder
         raise archives.damaged(folder / ARCHIVE, error) from error
     return streams
 

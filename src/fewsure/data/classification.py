@@ -1,5 +1,6 @@
 """Classification data as an experiment holds it: which set, how many classes and examples a task has."""
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from fewsure.data.datasets import DATA_SETS
 from fewsure.data.embeddings import load_features
 from fewsure.data.episodes import Episodes
 from fewsure.data.places import data_root
-from fewsure.data.pools import Pool, Split, merge
+from fewsure.data.pools import Pool, Split, merge, restrict
 from fewsure.errors import require
 from fewsure.models import classification
 from fewsure.networks import Conv4Options, MlpOptions
@@ -86,6 +87,22 @@ class Classification:
     def pool(self, split: Split) -> Pool:
         """The examples of a split, on the CPU."""
         return load(DATA_SETS[self.name], split)
+
+    def large_enough(self, pool: Pool, split: Split) -> Pool:
+        """A split's pool without the classes that have fewer than shot + query examples, as a user's own data may.
+
+        Where the others make no task, it is left as it is, and drawing from it says what is missing.
+        """
+        needed = max(self.shot + self.query, (self.train_shot or self.shot) + (self.train_query or self.query))
+        enough = (pool.counts >= needed).tolist()
+        kept = [
+            (name, group) for name, group, is_kept in zip(pool.classes, pool.groups, enough, strict=True) if is_kept
+        ]
+        together = Counter(group for _, group in kept).values() if self.draws_within_group else [len(kept)]
+        way = self.training_outputs if split == "train" else self.way
+        if all(enough) or max(together, default=0) < way:
+            return pool
+        return restrict(pool, [name for name, _ in kept])
 
     def tasks(self, split: Split, device: torch.device) -> Episodes:
         """The tasks of a split, drawn on a device."""

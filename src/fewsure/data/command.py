@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 from fewsure.data.cache import load
 from fewsure.data.checksums import verify
@@ -11,11 +10,10 @@ from fewsure.data.datasets import DATA_SETS
 from fewsure.data.description import DataSet, Remote
 from fewsure.data.download import download
 from fewsure.data.embeddings import KINDS, features_file, load_features
+from fewsure.data.findings import Result, counted, laid_out
 from fewsure.data.places import cache_root, data_root
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.errors import FewsureError, require_known
-
-Result = dict[str, Any]
 
 
 def list_data() -> Result:
@@ -46,7 +44,7 @@ def list_text(result: Result) -> str:
         rows.append((name, classes, "×".join(map(str, data["shape"])), there, data["licence"], data["title"]))
     return "\n".join(
         [
-            _table(rows),
+            laid_out(rows),
             "",
             "classes: train / validation / test, as published; there: `get` can be had with `fewsure data get NAME`",
             f"looked for in {result['data_root']} (--data-root, $FEWSURE_DATA), each in a folder of its name",
@@ -103,11 +101,13 @@ def check_data(name: str, *, quiet: bool) -> Result:
     else:
         raise FewsureError(
             f"expected `name` to be one of {', '.join(DATA_SETS)}, a folder of features or of images, or a table, but "
-            f"got {name!r}"
+            f"there is no {name!r}"
         )
     return {
         "data": name,
-        "folder": str(folder),
+        "path": str(folder),
+        "what": data.title if data else "features",
+        "unit": "classes",
         "files": len(compared),
         "files_compared": sum(compared.values()),
         "splits": {split: _facts(pool) for split, pool in pools.items()},
@@ -117,17 +117,9 @@ def check_data(name: str, *, quiet: bool) -> Result:
 
 
 def _facts(pool: Pool) -> Result:
-    counts = pool.counts
-    smallest, largest = int(counts.argmin()), int(counts.argmax())
-    return {
-        "classes": len(pool.classes),
-        "examples": len(pool.examples),
+    return counted(dict(zip(pool.classes, pool.counts.tolist(), strict=True))) | {
         "shape": list(pool.examples.shape[1:]),
         "dtype": str(pool.examples.dtype).removeprefix("torch."),
-        "smallest_class": {"name": pool.classes[smallest], "examples": int(counts[smallest])},
-        "largest_class": {"name": pool.classes[largest], "examples": int(counts[largest])},
-        "largest_way": len(pool.classes),
-        "largest_shot_plus_query": int(counts[smallest]),
         "groups": len({group for group in pool.groups if group}),
         "checksum": pool.checksum,
     }
@@ -150,33 +142,4 @@ def _shared(names: Mapping[Split, Sequence[str]]) -> list[str]:
     """Names, other than "", that occur in two splits."""
     return sorted(
         {name for first, second in combinations(names.values(), 2) for name in set(first) & set(second)} - {""}
-    )
-
-
-def check_text(result: Result) -> str:
-    """The facts as a table, one row per split."""
-    headers = ("split", "classes", "examples", "example", "smallest class", "largest class", "groups", "checksum")
-    rows = [headers]
-    for split, facts in result["splits"].items():
-        size = "×".join(map(str, facts["shape"]))
-        ends = [f"{facts[end]['examples']} ({facts[end]['name']})" for end in ("smallest_class", "largest_class")]
-        counts = (f"{facts['classes']:,}", f"{facts['examples']:,}", f"{size} {facts['dtype']}")
-        rows.append((split, *counts, *ends, str(facts["groups"] or "–"), facts["checksum"][:12]))
-    way = min(facts["largest_way"] for facts in result["splits"].values())
-    shot = min(facts["largest_shot_plus_query"] for facts in result["splits"].values())
-    groups = result["groups_in_two_splits"]
-    lines = [
-        f"{result['data']} in {result['folder']}",
-        _table(rows),
-        f"tasks of up to {way} classes (way) and {shot} examples a class (shot and query together) in every split",
-        f"{result['files_compared']} of {result['files']} files listed in SHA256SUMS, and as it says",
-        f"groups in two splits: {len(groups)}" if any(f["groups"] for f in result["splits"].values()) else "no groups",
-    ]
-    return "\n".join([*lines, *(f"warning: {warning}" for warning in result["warnings"])])
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )

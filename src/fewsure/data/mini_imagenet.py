@@ -79,7 +79,7 @@ def _of_table(table: Path, members: list[archives.Member]) -> list[Item]:
     """A csv file with the columns filename and label, and the images that it names."""
     images = {Path(member.path).name: member for member in members}
     items = []
-    with table.open(newline="") as file:
+    with published_layout(table), table.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             name, label = row.get("filename"), row.get("label")
             if not name or not label:

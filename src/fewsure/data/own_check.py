@@ -1,26 +1,22 @@
 """`fewsure data check PATH` for own images or an own table: what is in it, what is unusable, which tasks it makes."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
+from fewsure.data.findings import Result, counted
 from fewsure.data.own_images import PLACEMENT, Found, find_images, image_splits, load_image
 from fewsure.data.own_rows import SHARES, Rows, row_splits
 from fewsure.data.own_tables import Table, TableClasses, open_table
 from fewsure.data.pools import SPLITS
-from fewsure.data.table_files import Columns
+from fewsure.data.table_files import Columns, is_number
 from fewsure.errors import FewsureError
 from fewsure.progress import ProgressLine
-
-SHOWN = 10
-"""Unusable files that are named in the text; --json has them all."""
-Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -65,16 +61,19 @@ def check_images(folder: Path, *, quiet: bool) -> Result:
     return {
         "data": "images",
         "path": str(folder),
+        "what": "images in class folders",
+        "unit": "classes",
         "unusable": unusable,
         "sizes": [{"width": width, "height": height, "images": n} for (width, height), n in sizes.most_common()],
-        "splits": {split: _facts([found.label for found in by_split[split]]) for split in SPLITS},
+        "splits": {split: counted(Counter(found.label for found in by_split[split])) for split in SPLITS},
     }
 
 
 def check_table(path: Path, roles: Roles) -> Result:
     """Read a table; with the roles of its columns, say which tasks it can make."""
     table = open_table(str(path))
-    result: Result = {"path": str(path), "rows": len(table), "columns": _columns(table), "splits": {}}
+    what = f"a table of {len(table):,} rows"
+    result: Result = {"path": str(path), "what": what, "rows": len(table), "columns": _columns(table), "splits": {}}
     if roles.target is None and roles.label is None:
         return {"data": None} | result
     given = {"file": str(path), "features": roles.features, "split_column": roles.split_column}
@@ -88,93 +87,32 @@ def check_table(path: Path, roles: Roles) -> Result:
         assert rows.task is not None
         units = rows.task
     held_out = rows.y if rows.task is None else rows.task
-    ways = _ways(rows) if name == "table-classes" else {}
     splits = row_splits(rows, held_out, SHARES, "classes" if rows.task is None else "tasks")
-    facts = {split: _facts(units[splits == split].tolist()) for split in SPLITS}
-    return {"data": name} | result | {"inputs": list(rows.columns), "splits": facts} | ways | _target(rows)
-
-
-def check_text(result: Result) -> str:
-    """For people."""
-    lines = [f"{result['path']}: {_what(result)}"]
-    if "columns" in result:
-        lines += [f"  {name}: {what}" for name, what in result["columns"].items()]
-    if "sizes" in result:
-        first, *more = result["sizes"]
-        lines.append(
-            f"{first['images']} images of {first['width']}×{first['height']} pixels"
-            + (f", and {len(more)} other sizes; all are resized to --image-size" if more else "")
-        )
-    names = {"table": "tasks", None: ""}.get(result["data"], "classes")
-    for split, facts in result["splits"].items():
-        lines.append(
-            f"{split}: {facts['units']} {names}, {facts['examples']} examples; the smallest has "
-            f"{facts['smallest']['examples']} ({facts['smallest']['name']}), the largest {facts['largest']['examples']}"
-        )
-    lines += _possible(result)
-    lines += [f"unusable: {item['file']}: {item['why']}" for item in result.get("unusable", [])[:SHOWN]]
-    hidden = len(result.get("unusable", [])) - SHOWN
-    return "\n".join([*lines, *([f"and {hidden} more; --json names them all"] if hidden > 0 else [])])
-
-
-def _what(result: Result) -> str:
-    if result["data"] == "images":
-        unusable = len(result["unusable"])
-        return f"images in class folders, {unusable} unusable files" if unusable else "images in class folders"
-    return f"a table of {result['rows']:,} rows"
-
-
-def _possible(result: Result) -> list[str]:
-    if result["data"] is None:
-        return ["name what to predict: --target COLUMN --task-column COLUMN for numbers, or --label COLUMN for classes"]
-    splits: Mapping[str, Any] = result["splits"]
-    most = min(facts["smallest"]["examples"] for facts in splits.values())
-    if result["data"] == "table":
-        typical = min(facts["median"] for facts in splits.values())
-        return [
-            f"possible: shot and query together up to {most} for every task, up to {typical} for half of them "
-            "(smaller tasks are left out)"
-        ]
-    way = result.get("classes_of_a_task") or min(facts["units"] for facts in splits.values())
-    return [f"possible: up to {way} classes a task (way), and {most} examples a class (shot and query together)"]
-
-
-def _facts(units: Sequence[str]) -> Result:
-    """How many examples each class or task has."""
-    counts = Counter(units)
-    if not counts:
-        raise FewsureError("expected examples for training, validation and testing, but one of them has none")
-    (largest, most), (smallest, least) = counts.most_common()[0], min(counts.items(), key=lambda item: item[::-1])
-    return {
-        "units": len(counts),
-        "examples": len(units),
-        "smallest": {"name": smallest, "examples": least},
-        "largest": {"name": largest, "examples": most},
-        "median": int(np.median(list(counts.values()))),
-    }
+    ways = _ways(rows, splits) if name == "table-classes" else {}
+    facts = {split: counted(Counter(units[splits == split].tolist())) for split in SPLITS}
+    unit = "tasks" if name == "table" else "classes"
+    return (
+        {"data": name, "unit": unit} | result | {"inputs": list(rows.columns), "splits": facts} | ways | _target(rows)
+    )
 
 
 def _columns(table: Columns) -> dict[str, str]:
     found = {}
     for name, values in table.text.items():
         distinct, empty = len(set(values)), sum(not value for value in values)
-        kind = "numbers" if all(_is_number(value) for value in values if value) else "text"
+        kind = "numbers" if all(is_number(value) for value in values if value) else "text"
         found[name] = f"{kind}, {distinct:,} different" + (f", {empty:,} empty" if empty else "")
     return found
 
 
-def _is_number(value: str) -> bool:
-    try:
-        return bool(np.isfinite(float(value)))
-    except ValueError:
-        return False
-
-
-def _ways(rows: Rows) -> Result:
-    """How many classes meet in a task, where rows belong to tasks."""
+def _ways(rows: Rows, splits: NDArray[np.str_]) -> Result:
+    """How many classes meet in the largest task of each split, where rows belong to tasks."""
     if rows.task is None:
         return {}
-    return {"classes_of_a_task": min(len(set(rows.y[rows.task == task].tolist())) for task in np.unique(rows.task))}
+    meet = dict.fromkeys(zip(splits.tolist(), rows.task.tolist(), strict=True), 0)
+    for split, task, _ in set(zip(splits.tolist(), rows.task.tolist(), rows.y.tolist(), strict=True)):
+        meet[split, task] += 1
+    return {"classes_of_a_task": min(max(n for (of, _), n in meet.items() if of == split) for split in SPLITS)}
 
 
 def _target(rows: Rows) -> Result:

@@ -22,7 +22,8 @@ class OwnClassification(Classification):
     """Tasks whose classes are those of a user's own rows. Inputs are scaled as the training classes' rows say.
 
     Where rows belong to tasks, a class is a class of one task, all classes of a task meet there, and whole tasks are
-    held out; elsewhere any classes may meet, and classes are held out.
+    held out; elsewhere any classes may meet, and classes are held out. A class with fewer than shot + query examples is
+    left out.
     """
 
     shares: Shares = SHARES
@@ -59,7 +60,7 @@ class OwnClassification(Classification):
 
     def pool(self, split: Split) -> Pool:
         """The examples of a split, scaled, on the CPU."""
-        return _read(self).pools[split]
+        return self.large_enough(_read(self).pools[split], split)
 
 
 class _Read(NamedTuple):

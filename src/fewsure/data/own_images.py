@@ -26,7 +26,10 @@ PLACEMENT = "class folders of PNG or JPEG images, CLASS/NAME.jpg, if need be in 
 
 @dataclass(frozen=True)
 class Images(Classification):
-    """A folder of class folders of PNG or JPEG images of any size, or such folders in train, validation and test."""
+    """A folder of class folders of PNG or JPEG images of any size, or such folders in train, validation and test.
+
+    A class with fewer than shot + query images is left out.
+    """
 
     folder: str = "images"
     """The folder; a relative one is looked for here, then in the data root."""
@@ -56,13 +59,16 @@ class Images(Classification):
         return self
 
     def pool(self, split: Split) -> Pool:
-        return load(self.data_set, split)
+        return self.large_enough(load(self.data_set, split), split)
 
     @property
     def data_set(self) -> "ImageFolder":
         """How the folder is read and cached."""
         here = Path(self.folder).expanduser()
         place = (here if here.is_dir() else data_root() / here).resolve()
+        if not place.is_dir():
+            there = "is not there" if here.is_absolute() else f"is neither here nor in {data_root()}"
+            raise FewsureError(f"expected `folder` to be a folder of class folders of images, but {here} {there}")
         key = repr((str(place), self.shape, self.shares))
         return ImageFolder(
             name=f"{self.name}-{'x'.join(map(str, self.shape))}",  # each size has a cache of its own

@@ -46,18 +46,14 @@ class Columns(NamedTuple):
     def numbers(self, name: str, option: str, advice: str = "") -> NDArray[np.float64]:
         """A column as finite numbers; `advice` says what else a user may do about one that is none."""
         values = self._column(name, option)
-        found = np.empty(len(values))
-        for row, value in enumerate(values):
-            try:
-                found[row] = float(value)
-            except ValueError:
-                found[row] = math.nan
-            if not math.isfinite(found[row]):
-                came = "is empty" if not value.strip() else f"has {value!r}"
-                raise FewsureError(
-                    f"{self.where}: expected numbers in column `{name}`, but {self._row(row)} {came}; fill it in, or "
-                    f"leave the row out{advice}"
-                )
+        found = np.array([_number(value) for value in values])
+        wrong = np.flatnonzero(~np.isfinite(found))
+        if len(wrong):
+            value, expected = values[wrong[0]], f"{self.where}: expected numbers in column `{name}`, but"
+            if len(wrong) == len(found) > 1 and value:
+                raise FewsureError(f"{expected} it has text, for instance {value!r}; encode it as numbers{advice}")
+            came = f"has {value!r}" if value else "is empty"
+            raise FewsureError(f"{expected} {self._row(wrong[0])} {came}; fill it in, or leave the row out{advice}")
         return found
 
     def matrix(self, names: Sequence[str], advice: str = "") -> NDArray[np.float64]:
@@ -136,6 +132,18 @@ def _parquet_blocks(path: Path, size: int) -> Iterator[Columns]:
             first += batch.num_rows
     except (ArrowException, OSError) as error:
         raise FewsureError(f"{path} cannot be read as Parquet ({error}); write it again") from error
+
+
+def is_number(value: str) -> bool:
+    """Whether a cell holds a finite number."""
+    return math.isfinite(_number(value))
+
+
+def _number(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return math.nan
 
 
 def _text(value: Any) -> str:

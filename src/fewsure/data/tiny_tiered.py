@@ -8,6 +8,7 @@ from pathlib import Path
 from fewsure.data import archives, folders
 from fewsure.data.description import DataSet, Item
 from fewsure.data.pools import Split
+from fewsure.data.unpickle import published_layout
 from fewsure.errors import FewsureError
 
 SHAPE = (3, 64, 64)
@@ -35,7 +36,7 @@ def _read(folder: Path, split: Split) -> Iterator[list[Item]]:
 
 
 def _super_categories(table: Path, split: str) -> dict[str, str]:
-    with table.open(newline="") as file:
+    with published_layout(table), table.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     try:
         return {row["wnid"]: row["superclass"] for row in rows if row["split"] == split}

@@ -4,6 +4,7 @@ A pickle is a program: it may import any function and call it. Here it can only 
 dicts, lists, tuples, strings, bytes and numbers. What else it asks for is refused by name.
 """
 
+import csv
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,7 +53,7 @@ def published_layout(where: str | Path) -> Iterator[None]:
     """What goes wrong in the block, which takes a file's content apart, is said to be the file's fault."""
     try:
         yield
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError, csv.Error) as error:
         raise FewsureError(f"{where} is not in the published layout ({error}); fetch it again") from error
 
 

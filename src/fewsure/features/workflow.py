@@ -115,10 +115,11 @@ def load_network(folder: Path, device: torch.device | str = "cpu") -> FeatureNet
     """The trained network of a folder of features, in evaluation mode; it takes images in [0, 1]."""
     record = _read(folder / "features.json")
     path = folder / "network.safetensors"
-    network = build_network(_recipe(record, folder), record["shape"][0]).to_empty(device=device)
+    recipe = _recipe(record, folder)
     try:
+        network = build_network(recipe, record["shape"][0]).to_empty(device=device)
         network.load_state_dict(load_file(path, device=str(device)))
-    except (SafetensorError, OSError, RuntimeError) as error:
+    except (SafetensorError, OSError, RuntimeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise FewsureError(f"{path} is damaged or of another network ({error}); make the features anew") from error
     return network.eval()
 
@@ -311,7 +312,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _recipe(record: dict[str, Any], source: Path) -> Recipe:
-    return from_record(Recipe, record.get("recipe", {}), source=str(source))
+    recipe = record.get("recipe")
+    if not isinstance(recipe, dict):
+        raise FewsureError(f"{source}: expected `recipe` to be an object, but got {recipe!r}; make the features anew")
+    return from_record(Recipe, recipe, source=str(source))
 
 
 def _bytes(tensors: Mapping[str, Tensor]) -> bytes:

@@ -28,7 +28,7 @@ BATCH_SIZE = 256
 """Query points that are passed through the networks at once; predictions do not depend on it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Adapted:
     """A task's posterior, which predicts. Any number of them live side by side, and threads may share one."""
 
@@ -80,6 +80,10 @@ class Adapted:
         probabilities = outputs.double().softmax(-1).to(place)
         return ClassPrediction(probabilities, self.labels, found, promise=promise, as_tensors=as_tensors)
 
+    def __repr__(self) -> str:
+        of = "" if self.labels is None else f" of {len(self.labels.classes)} classes"
+        return f"Adapted({self.predictor.experiment.algorithm_name}, {sum(self.counts)} examples{of})"
+
     def outputs(self, x: Tensor, batch_size: int = BATCH_SIZE) -> Tensor:
         """Outputs (S, N, C) of the sampled functions at inputs as networks see them."""
         batches = [x] if self.model.network.transductive else torch.split(x, batch_size)
@@ -93,7 +97,7 @@ class Adapted:
         calibration = self.predictor.state.calibration
         if calibration is None:
             raise FewsureError(
-                f"coverage needs a certified run: run `fewsure certify {run}` once (of a learner, after learner.save)"
+                f"coverage needs a certified run: run `fewsure certify {run}` once, or learner.certify() in Python"
             )
         if calibration.checkpoint != self.predictor.digest or self.predictor.state.digest != self.state.digest:
             raise FewsureError(f"{run} was trained or certified after this task was adapted; load it and adapt again")
@@ -175,7 +179,7 @@ def load_adapted(predictor: Predictor, path: str | Path) -> Adapted:
         classes, form, counts = facts["classes"], facts["form"], tuple(int(count) for count in facts["counts"])
         labels = None if classes is None else Labels(tuple(classes), str(form))
         draws, checkpoint, names = str(facts["draws"]), facts["checkpoint"], [*map(str, facts["posterior"])]
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise FewsureError(f"{path} cannot be read as an adapted task ({error}); save it again") from error
     if checkpoint != predictor.digest:
         raise FewsureError(

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from fewsure.algorithms import ALGORITHMS
+from fewsure.certification.certify import Request, certify_run
+from fewsure.certification.environment import Unit
 from fewsure.data import DATA
 from fewsure.data.own_tasks import GivenClasses, GivenRegression, own_tasks
 from fewsure.devices import find_device
@@ -18,6 +20,7 @@ from fewsure.errors import FewsureError, require, require_known
 from fewsure.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
 from fewsure.learner.adapted import Adapted, adapt, load_adapted
 from fewsure.learner.predictor import Predictor
+from fewsure.progress import silenced
 from fewsure.records import checked, field_types
 from fewsure.training.runs import Run
 from fewsure.workflow import Stopped, evaluate_run, start_run, train_run
@@ -81,11 +84,12 @@ class Learner:
                 f"rate has run down, but got {training.updates:,}; train a new Learner"
             )
         experiment = dataclasses.replace(self._experiment, training=training)
-        run = start_run(self._folder, experiment, resume=True)
-        try:
-            train_run(run, self._device, quiet=quiet, checkpoint_every=checkpoint_every)
-        except Stopped as stopped:
-            raise KeyboardInterrupt(f"stopped; {self._folder} holds a checkpoint, and train() goes on") from stopped
+        with silenced(quiet):
+            run = start_run(self._folder, experiment, resume=True)
+            try:
+                train_run(run, self._device, checkpoint_every=checkpoint_every)
+            except Stopped as stopped:
+                raise KeyboardInterrupt(f"stopped; {self._folder} holds a checkpoint, and train() goes on") from stopped
         self._open(run)
         return self
 
@@ -99,7 +103,26 @@ class Learner:
     def evaluate(self, *, tasks: int = 1000, seed: int = 0, quiet: bool = False) -> dict[str, Any]:
         """Scores on unseen tasks, as `fewsure evaluate --json` prints them."""
         require(tasks >= 2, "tasks", "at least 2", tasks)
-        return evaluate_run(self._trained().run, self._device, tasks=tasks, seed=seed, quiet=quiet)
+        with silenced(quiet):
+            return evaluate_run(self._trained().run, self._device, tasks=tasks, seed=seed)
+
+    def certify(
+        self,
+        *,
+        tasks: int | None = None,
+        delta: float = 0.05,
+        alpha: float = 0.1,
+        unit: Unit | None = None,
+        seed: int = 0,
+        quiet: bool = False,
+    ) -> dict[str, Any]:
+        """What is guaranteed on new tasks, as `fewsure certify --json` prints it; its `--help` explains the options.
+
+        What was found is kept with the run: from now on there is `adapted.predict(x, coverage=0.9)`.
+        """
+        request = Request(tasks=tasks, delta=delta, alpha=alpha, unit=unit, seed=seed)
+        with silenced(quiet):
+            return certify_run(self._trained().run, self._device, request)
 
     def save(self, folder: str | Path) -> None:
         """Copy the run to a new folder, where it lives from now on. It is whole or not there."""
@@ -119,6 +142,10 @@ class Learner:
     def load_adapted(self, path: str | Path) -> Adapted:
         """A task that `adapted.save(path)` has written."""
         return load_adapted(self._trained(), path)
+
+    def __repr__(self) -> str:
+        trained = "trained" if self._predictor is not None else "not trained yet"
+        return f"Learner({self._experiment.algorithm_name} on {self._experiment.data_name}, {trained})"
 
     def _temporary_folder(self) -> Path:
         """A folder that goes when the learner does."""

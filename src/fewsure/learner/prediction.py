@@ -81,6 +81,9 @@ class ValuePrediction(Prediction):
         """(N,), of a label: functions and noise together."""
         return self._give((self._samples.var(0, correction=0) + self.noise_std**2).sqrt())
 
+    def __repr__(self) -> str:
+        return f"ValuePrediction({self._samples.shape[1]} points)"
+
     def quantile(self, level: float) -> Array:
         """(N,): the value below which a label lies with probability `level`.
 
@@ -132,6 +135,9 @@ class ClassPrediction(Prediction):
     ) -> None:
         super().__init__(as_tensors, promise)
         self._samples, self._labels, self._sets = samples, labels, sets
+
+    def __repr__(self) -> str:
+        return f"ClassPrediction({self._samples.shape[1]} points, {len(self.classes)} classes)"
 
     @cached_property
     def _mean(self) -> Tensor:
