@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fewsure.devices import rounded
 from fewsure.errors import require
 from fewsure.types import Params
 
@@ -23,9 +24,11 @@ def gradient_of(objective: Objective, params: Params, *, first_order: bool, clip
     """∇objective(params), scaled down to a norm of `clip_norm` where it is longer.
 
     First order takes the gradient as a constant: a step along it then differentiates as the identity, so that the
-    meta-gradient is the query gradient at the adapted weights, and nothing of the step itself is recorded.
+    meta-gradient is the query gradient at the adapted weights, and nothing of the step itself is recorded. It is taken
+    at the parameters as products take them.
     """
-    gradient: Params = torch.func.grad(objective)(detach(params) if first_order else params)
+    at = {name: rounded(value.detach()) for name, value in params.items()} if first_order else params
+    gradient: Params = torch.func.grad(objective)(at)
     return gradient if clip_norm is None else clip(gradient, clip_norm)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fewsure.devices import rounded_type
 from fewsure.errors import require
 from fewsure.kernels.fused import Activation, conv_block, fused_kernels_fit
 from fewsure.kernels.fused import layer as fused_layer
@@ -75,6 +76,11 @@ class Mlp:
             activation: Activation = "relu" if number < last else self.last
             x = layer(x, params[f"{number}.weight"], params[f"{number}.bias"], activation)
         return x
+
+    def rounded(self, params: Params) -> Params:
+        """The same weights as its products take them, made once where it is called several times."""
+        dtype = rounded_type(params["0.weight"])
+        return {name: value.to(dtype) if name.endswith("weight") else value for name, value in params.items()}
 
     @property
     def embedding(self) -> "Mlp":

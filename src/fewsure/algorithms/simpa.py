@@ -20,7 +20,6 @@ from torch import Tensor
 
 from fewsure.adaptation import descend, detach, require_clip_norm
 from fewsure.bounds import theorem_1, theorem_2
-from fewsure.devices import rounded
 from fewsure.divergences import donsker_varadhan, isotropic_kl, moment_kl, semi_implicit_kl, standardise
 from fewsure.errors import require
 from fewsure.networks import Mlp, unflatten, weight_count
@@ -276,7 +275,7 @@ class Simpa:
     def _critic_estimate(self, seen: Seen, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
         """Eq. (12) for KL[q ‖ p]; after the moment term, for what is left with q's means and variances taken out."""
         network, prior = self.critic(model), noise["prior"][level]
-        critic = {name: rounded(value) for name, value in critic.items()}
+        critic = network.rounded(critic)
         if self.kl == "critic":
             prior = self.sigma_w * prior
             samples = self._all(seen, model, noise, level) if self.weight_noise else seen["padded"]

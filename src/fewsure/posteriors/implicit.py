@@ -112,6 +112,8 @@ class ImplicitPosterior:
         """What is to be seen of G(z; λ), and the step of gradient descent that follows from an objective's gradient."""
         at = detach(parameters) if first_order else parameters
         if not self.rank:
+            last, _ = self._last
+            at = at | {last: rounded(at[last])} if first_order else at  # so that its gradient is not made longer again
             seen, pull_back = _pull_back(lambda params: self.see(params, z, sight), at)
 
             def dense_step(gradient: Seen, lr: float, limit: float | None) -> Params:
