@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fewsure.algorithms import ALGORITHMS
+from fewsure.bench.cases import headline_cases
 from fewsure.cli import main
 from fewsure.commands import COMMANDS
 from fewsure.data import DATA
@@ -230,3 +231,24 @@ def test_bench_times_every_method_and_takes_a_plain_x(
     methods, kinds = zip(*(case["is"] for case in json.loads(capsys.readouterr().out)["cases"]), strict=True)
     assert {method.split(",")[0] for method in methods} == set(ALGORITHMS)
     assert set(kinds) == {"conv4 28×28", "conv4 84×84"}
+
+
+def test_bench_draws_curves_and_evaluates_many_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_case = headline_cases(("sine-line",))[:1]
+    monkeypatch.setattr("fewsure.commands.bench.headline_cases", lambda kinds: one_case)
+    monkeypatch.setattr("fewsure.bench.long.VALIDATION_TASKS", 20)
+    results, page = tmp_path / "bench.json", tmp_path / "docs" / "speed.md"
+    options = ["--tasks", "2", "--seconds", "0.01", "--curve-updates", "2", "--evaluated-tasks", "2040"]
+    paths = ["--results", str(results), "--page", str(page)]
+    assert main(["bench", "--device", "cpu", "--precisions", "tf32", "bf16", *options, *paths]) == 0
+    record = json.loads(results.read_text())
+    assert [case["precision"] for case in record["cases"]] == ["tf32", "bf16"]
+    float32, tf32, bf16 = (curve["loss"] for curve in record["curves"])
+    assert float32 == tf32  # there is no TF32 on a CPU
+    assert bf16 != tf32
+    assert bf16 == pytest.approx(tf32, rel=0.05)
+    (evaluated,) = record["evaluations"]
+    assert evaluated["tasks"] == 2040
+    assert len(evaluated["memory_gib"]) == 2  # shards
+    assert "## Precision" in page.read_text()
+    assert (page.parent / "figures" / "precision.png").is_file()

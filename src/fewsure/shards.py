@@ -11,7 +11,7 @@ A file is whole or not there, and one whose header says something else is not ta
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -48,6 +48,22 @@ class Store(Protocol):
 
     def write(self, first: int, shard: Shard) -> None:
         """Keep one."""
+
+
+class Forgotten:
+    """Shards that are summed up and not kept; `heard` is told how many tasks each had."""
+
+    def __init__(self, heard: Callable[[int], None]) -> None:
+        self._heard = heard
+
+    def has(self, first: int, tasks: int) -> bool:
+        return False
+
+    def read(self, first: int, tasks: int) -> Shard:
+        raise KeyError(first)
+
+    def write(self, first: int, shard: Shard) -> None:
+        self._heard(rows(shard.records))
 
 
 class InMemory(dict[int, Shard]):

@@ -13,7 +13,7 @@ from fewsure import streams
 from fewsure.algorithms.simpa import Simpa
 from fewsure.bench.cases import Case
 from fewsure.devices import precision
-from fewsure.experiment import Training
+from fewsure.experiment import Experiment, Training
 from fewsure.posteriors.implicit import ImplicitPosterior
 from fewsure.training.engine import Engine
 from fewsure.training.optimiser import Optimiser
@@ -36,7 +36,7 @@ class Timing(NamedTuple):
 
 def time_updates(case: Case, device: torch.device, seconds: float) -> Timing:
     """Make updates as training does for about so many seconds, after a warm-up."""
-    meta = _initial(case, device)
+    meta = initial_meta(case.experiment, device)
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
@@ -46,7 +46,7 @@ def time_updates(case: Case, device: torch.device, seconds: float) -> Timing:
 
 def time_reference(case: Case, device: torch.device, seconds: float) -> Timing:
     """The straightforward program: task after task, kernel by kernel, each task with its own copy of everything."""
-    experiment, meta = case.experiment, _initial(case, device)
+    experiment, meta = case.experiment, initial_meta(case.experiment, device)
     algorithm, model, tasks = _dense(experiment.algorithm), experiment.training_model, experiment.training.tasks
     engine, optimiser = Engine(algorithm, model, chunk_size=1, loop=True, fuses=False), Optimiser(meta)
     optimiser.set_learning_rate(experiment.training.lr)
@@ -75,7 +75,11 @@ def operations(case: Case) -> int:
     shared, noise = draw_noise(algorithm.noise(model), 1, generator)
     with FlopCounterMode(display=False) as counter:
         Engine(algorithm, model, loop=True).gradient(
-            _initial(case, device), batch, shared, noise, Stage(torch.tensor(0), experiment.training.tasks)
+            initial_meta(case.experiment, device),
+            batch,
+            shared,
+            noise,
+            Stage(torch.tensor(0), experiment.training.tasks),
         )
     return int(counter.get_total_flops()) * experiment.training.tasks
 
@@ -88,8 +92,9 @@ def matrix_rate(device: torch.device, size: int | None = None) -> float:
         return 2 * size**3 / _median_seconds(lambda _: torch.mm(a, b), device, 0.5)
 
 
-def _initial(case: Case, device: torch.device) -> Parts:
-    meta = case.experiment.algorithm.init(case.experiment.training_model, streams.generator(0, "init"))
+def initial_meta(experiment: Experiment, device: torch.device) -> Parts:
+    """Meta-parameters before the first update."""
+    meta = experiment.algorithm.init(experiment.training_model, streams.generator(0, "init"))
     return {part: {name: value.to(device) for name, value in params.items()} for part, params in meta.items()}
 
 
@@ -128,6 +133,11 @@ def _median_seconds(work: Callable[[int], object], device: torch.device, seconds
         if sum(windows) * window > 4 * seconds:  # a call that is slower than planned
             break
     return statistics.median(windows)
+
+
+def allocated_memory(device: torch.device) -> float | None:
+    """GiB of the device that are in use; None on a CPU."""
+    return torch.cuda.memory_allocated(device) / 2**30 if device.type == "cuda" else None
 
 
 def _peak_memory(device: torch.device) -> float | None:

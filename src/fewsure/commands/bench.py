@@ -10,11 +10,13 @@ from typing import Any
 import torch
 
 from fewsure.bench.cases import KINDS, TASKS, Case, headline_cases
+from fewsure.bench.long import PRECISIONS, evaluation_at_scale, training_curve
 from fewsure.bench.scaling import growth, sweeps
 from fewsure.bench.timing import matrix_rate, operations, time_reference, time_updates
 from fewsure.commands.common import Common, command
 from fewsure.devices import device_name, find_device
 from fewsure.errors import require, require_known
+from fewsure.experiment import Training
 from fewsure.files import write_atomically
 from fewsure.progress import ProgressLine
 from fewsure.report.bench_page import bench_page, bench_table
@@ -30,7 +32,8 @@ class Bench(Common):
 
     examples:
       fewsure bench --kinds sine-line --seconds 2
-      fewsure bench --device cuda --results results/bench-h200.json --page docs/speed.md
+      fewsure bench --device cuda --precisions tf32 bf16 --scaling --curve-updates 10000 \
+          --results results/bench-h200.json --page docs/speed.md
     """
 
     kinds: tuple[str, ...] = tuple(KINDS)
@@ -45,6 +48,12 @@ class Bench(Common):
     """Measure how the cost grows with T, inner steps, samples and the base network."""
     chunk_size: int | None = None
     """Tasks held in memory at once; `none` for all."""
+    precisions: tuple[str, ...] = (Training.precision,)
+    """Precisions to time the methods under: `float32`, `tf32`, `bf16`."""
+    curve_updates: int = 0
+    """Updates of training curves under each precision; 0 for none."""
+    evaluated_tasks: int = 0
+    """Tasks of a long evaluation of SImPa and MAML on the first kind of task; 0 for none."""
     results: Path | None = None
     """Where the measurements go as JSON."""
     page: Path | None = None
@@ -60,8 +69,11 @@ def _bench(command: Bench) -> None:
     device = find_device(command.device)
     began = time.perf_counter()
     roof = matrix_rate(device)
+    for precision in command.precisions:
+        require_known("precisions", precision, list(PRECISIONS))
     cases = [
-        case.with_options("training", tasks=command.tasks, chunk_size=command.chunk_size)
+        case.with_options("training", tasks=command.tasks, chunk_size=command.chunk_size, precision=precision)
+        for precision in command.precisions
         for case in headline_cases(kinds)
     ]
     rows = []
@@ -69,7 +81,14 @@ def _bench(command: Bench) -> None:
         for number, case in enumerate(cases):
             line.show(number, len(cases), f"{case.method}, {case.tasks}")
             rows.append(_measured(case, device, command, roof))
-    curves = [growth(sweep, device, command.seconds / 2)._asdict() for sweep in sweeps()] if command.scaling else []
+    grown = [growth(sweep, device, command.seconds / 2)._asdict() for sweep in sweeps()] if command.scaling else []
+    updates, tasks = command.curve_updates, command.evaluated_tasks
+    curves = [training_curve(precision, device, updates) for precision in PRECISIONS] if updates else []
+    evaluated = [
+        evaluation_at_scale(case.experiment, device, tasks)
+        for case in headline_cases(kinds[:1])
+        if tasks and case.method in ("maml", "simpa, no KL")
+    ]
     record = {
         "device": device_name(device),
         "version": __version__,
@@ -79,7 +98,9 @@ def _bench(command: Bench) -> None:
         "matrix_rate": roof,
         "seconds": round(time.perf_counter() - began, 1),
         "cases": rows,
-        "scaling": curves,
+        "scaling": grown,
+        "curves": curves,
+        "evaluations": evaluated,
     }
     if command.results is not None:
         write_atomically(command.results, json.dumps(record, indent=1) + "\n")
@@ -95,6 +116,7 @@ def _measured(case: Case, device: torch.device, command: Bench, roof: float) -> 
     return {
         "method": case.method,
         "tasks": case.tasks,
+        "precision": case.experiment.training.precision,
         "T": command.tasks,
         "updates_per_second": 1 / timing.seconds,
         "tasks_per_second": command.tasks / timing.seconds,
