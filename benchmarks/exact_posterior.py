@@ -8,53 +8,58 @@ has a calibration error: its spread is that of the functions, while labels have 
 """
 
 import json
+import time
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from fewsure import streams
 from fewsure.data.sine_line import Functions, SineLine
-from fewsure.evaluation import GRID, SAMPLES
-from fewsure.metrics.calibration import calibration_errors, quantile_reliability
-from fewsure.metrics.scores import mean_squared_error, mixture_nll
-from fewsure.metrics.summary import calibration_intervals, mean_over_tasks
+from fewsure.evaluation import SAMPLES
+from fewsure.scoring.regression import RegressionScorer
+from fewsure.types import Task
+from fewsure.vectorise import draw_per_task, take
+from fewsure.version import __version__
 
 TASKS = 1000
 DRAWN = 200_000
 """Functions of the task distribution that are weighted."""
+SEED = 0
 
 
 def main() -> None:
     """Print the figures as JSON."""
     torch.set_num_threads(1)
+    began = time.perf_counter()
     data = SineLine()
-    generator = streams.generator(0, "exact-posterior")
+    scorer = RegressionScorer(data.noise_std)
+    generator = streams.generator(SEED, "exact-posterior")
     prior = data.functions(DRAWN, generator)
-    tasks, truth = data.sample_with_truth(TASKS, generator, GRID)
-    errors, likelihoods, reliabilities = [], [], []
-    for task in range(TASKS):
-        x, y = (part[task].squeeze(-1) for part in tasks.support)
-        log_weights = -0.5 * ((prior(x.expand(DRAWN, -1)) - y) / data.noise_std).square().sum(1)
-        chosen = torch.multinomial(log_weights.softmax(0), SAMPLES, replacement=True, generator=generator)
-        posterior = Functions(*(parameter[chosen] for parameter in prior))
-        at_query = posterior(tasks.query.x[task].squeeze(-1).expand(SAMPLES, -1)).unsqueeze(-1)
-        at_grid = posterior(truth.x[task].squeeze(-1).expand(SAMPLES, -1))
-        errors.append(mean_squared_error(at_query, tasks.query.y[task]))
-        likelihoods.append(mixture_nll(at_query, tasks.query.y[task], data.noise_std))
-        reliabilities.append(quantile_reliability(at_grid, truth.y[task].squeeze(-1), data.noise_std))
-    reliability = torch.stack(reliabilities)
-    ece, mce = calibration_errors(reliability.double().mean(0))
-    intervals = calibration_intervals(reliability)
-    result = {
-        "tasks": TASKS,
-        "samples": SAMPLES,
-        "mse": mean_over_tasks(torch.stack(errors)),
-        "nll": mean_over_tasks(torch.stack(likelihoods)),
-        "ece": float(ece),
-        "ece_ci95": intervals[0],
-        "mce": float(mce),
-        "mce_ci95": intervals[1],
-    }
-    print(json.dumps(result, indent=1))
+    drawn = data.sample(TASKS, generator)
+    noise = draw_per_task(scorer.draws, TASKS, generator)
+    each = []
+    for number in range(TASKS):
+        (task, facts), own = take(drawn, number), take(noise, number)
+        posterior = sampled(prior, task, data.noise_std, generator)
+        each.append(scorer.score(partial(values, posterior), task, facts, own))
+    records = {name: torch.stack([one[name] for one in each]) for name in each[0]}
+    facts_of_run = {"seed": SEED, "version": __version__, "device": "cpu"}
+    result = {"tasks": TASKS, "samples": SAMPLES, **scorer.summarise([records]), **facts_of_run}
+    print(json.dumps(result | {"seconds": round(time.perf_counter() - began, 1)}, indent=1))
+
+
+def sampled(prior: Functions, task: Task, noise_std: float, generator: torch.Generator) -> Functions:
+    """Functions of the prior, drawn by their likelihood on the support set."""
+    x, y = (part.squeeze(-1) for part in task.support)
+    log_weights = -0.5 * ((prior(x.expand(DRAWN, -1)) - y) / noise_std).square().sum(1)
+    chosen = torch.multinomial(log_weights.softmax(0), SAMPLES, replacement=True, generator=generator)
+    return Functions(*(parameter[chosen] for parameter in prior))
+
+
+def values(functions: Functions, x: Tensor) -> Tensor:
+    """At inputs (N, 1): (S, N, 1)."""
+    return functions(x.squeeze(-1).expand(SAMPLES, -1)).unsqueeze(-1)
 
 
 if __name__ == "__main__":
