@@ -13,6 +13,7 @@ import torch
 from fewsure import files
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.platipus import Platipus
+from fewsure.algorithms.simpa import Simpa
 from fewsure.cli import main
 from fewsure.data.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
@@ -24,7 +25,8 @@ from fewsure.training.runs import Run
 from fewsure.training.update import MetaUpdate
 from fewsure.workflow import evaluate_run, start_run, train_run
 
-from .reliability import short
+from .helpers import small_simpa
+from .reliability import figures, short
 
 CPU = torch.device("cpu")
 EXPERIMENT = Experiment(Maml(inner_steps=1), SineLine(query=6), MlpOptions((5,)), Training(updates=12, tasks=3), "none")
@@ -63,7 +65,7 @@ def test_a_power_cut_leaves_whole_files_whatever_the_disk_had_flushed(trials: di
 def test_sigterm_finishes_the_update_checkpoints_and_exits_with_143(trials: dict[str, Any]) -> None:
     found = trials["terminated"]
     assert found["exit_code"] == 143
-    assert 0 < found["stopped_at"] < 40
+    assert 0 < found["stopped_at"] < found["updates"]
     assert found["torn_files"] == 0
     assert found["equal"]
 
@@ -103,6 +105,19 @@ def test_a_full_disk_leaves_the_old_file_and_no_part_of_the_new_one(
         with pytest.raises(OSError, match="No space left"):
             write()
     assert {found.name: found.read_bytes() for found in tmp_path.iterdir()} == {"file": b"old", "log": b"first\n"}
+
+
+def test_a_link_under_the_name_of_an_unfinished_file_leads_nowhere(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "run"
+    outside.write_text("mine")
+    folder.mkdir()
+    for name in (".file.partial", "log"):
+        (folder / name).symlink_to(outside)
+    with pytest.raises(OSError, match="symbolic links"):
+        files.write_atomically(folder / "file", b"content")
+    with pytest.raises(OSError, match="symbolic links"):
+        files.append_line(folder / "log", "line")
+    assert outside.read_text() == "mine"
 
 
 def test_what_a_killed_start_left_behind_does_not_stand_in_the_way(tmp_path: Path) -> None:
@@ -176,6 +191,27 @@ def breaking_at(monkeypatch: pytest.MonkeyPatch, first: int, last: int, what: st
     monkeypatch.setattr(Maml, "loss", loss)
 
 
+def test_all_terms_that_blew_up_are_named_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Simpa._kl
+    monkeypatch.setattr(Simpa, "_kl", lambda *arguments: whole(*arguments) + math.inf)
+    run = Run.create(tmp_path / "run", dataclasses.replace(EXPERIMENT, algorithm=small_simpa()))
+    expected = "`R_i`, `bound`, `kl` are not finite, and 3 updates in a row were skipped; no checkpoint was made"
+    with pytest.raises(Diverged, match=expected):
+        train(run, CPU, log_every=1, max_skipped=3)
+
+
+def test_the_command_says_so_in_one_line_and_leaves_a_checkpoint_that_is_finite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    breaking_at(monkeypatch, 5, 99, "kl")
+    options = ["--updates", "20", "--tasks", "2", "--hidden", "4", "--max-skipped", "4", "--checkpoint-every", "2"]
+    assert main(["train", "maml", *options, "--device", "cpu", "--json", "--out", str(tmp_path / "run")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "`kl` is not finite" in line
+    assert "its last good checkpoint is in" in line
+    assert Run.open(tmp_path / "run").load(CPU).update >= 6
+
+
 @pytest.mark.parametrize(("what", "named"), [("kl", "`kl`"), ("gradient", "the gradient of `weights/0.bias`")])
 def test_training_stops_after_updates_in_a_row_that_are_not_finite_and_names_the_term(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, named: str
@@ -211,3 +247,43 @@ def test_an_update_never_waits_for_a_number(monkeypatch: pytest.MonkeyPatch) -> 
             patch.setattr(torch.Tensor, name, lambda *arguments: pytest.fail("it asked for a number"))
         update(1)
     assert update.trouble().updates == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU here")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("what", ["kl", "gradient"])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_on_a_gpu_bad_updates_are_skipped_and_counted_without_waiting_for_it(
+    monkeypatch: pytest.MonkeyPatch, what: str, recorded: bool
+) -> None:
+    breaking_at(monkeypatch, 12, 15, what)
+    device = torch.device("cuda")
+    experiment = dataclasses.replace(EXPERIMENT, training=Training(updates=30, tasks=3, cuda_graph=recorded))
+    initial = Maml().init(experiment.model, torch.Generator().manual_seed(0))
+    meta = {part: {name: value.to(device) for name, value in params.items()} for part, params in initial.items()}
+    update = MetaUpdate(experiment, meta, Optimiser(meta), device)
+    for number in range(10):  # of which one is recorded
+        update(number)
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")  # torch then raises where the host would wait for the device
+    try:
+        for number in range(10, 20):
+            update(number)
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    assert update.trouble().updates == 4
+    assert update.means()["skipped"] == pytest.approx(4 / 20)
+    assert all(bool(value.isfinite().all()) for value in meta["weights"].values())
+
+
+def test_the_page_shows_what_was_measured_and_it_is_what_was_asked_for() -> None:
+    results = json.loads(figures.RESULTS.read_text())
+    assert results.keys() == figures.PARTS.keys()
+    assert f"{figures.BEGIN}\n\n{figures.section(results)}\n\n{figures.END}" in figures.PAGE.read_text()
+    for name, found in results.items():
+        assert figures.PARTS[name].holds(found), name
+        assert found["made"].keys() >= {"version", "device", "seed", "seconds"}
+    assert results["kills"]["random"]["interrupted"] >= 30
+    assert results["kills"]["at_a_write"]["trials"] == 2 * results["kills"]["system_calls"]
+    assert min(results["fuzz"]["inputs"], results["fuzz"]["guided"]["inputs"]) >= 100_000
+    assert results["soak"]["minutes"] >= 30

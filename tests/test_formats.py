@@ -1,6 +1,11 @@
-"""Results and caches carry the number of their format: older ones are read or made again, others are refused."""
+"""Results and caches carry the number of their format: older ones are read or made again, others are refused.
 
+Nothing that is read is executed.
+"""
+
+import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +22,7 @@ from fewsure.networks import MlpOptions
 from fewsure.training.runs import RESULT_FORMAT, Run
 from fewsure.workflow import evaluate_run, start_run, train_run
 
+from .reliability.faults import ROOT
 from .reliability.fuzz import DATA_SET, cache_files
 
 CPU = torch.device("cpu")
@@ -56,3 +62,47 @@ def test_a_cache_of_another_format_is_not_taken(tmp_path: Path, written: int | N
     (tmp_path / cache.ARRAY).write_bytes(array)
     (tmp_path / cache.INDEX).write_text(json.dumps(json.loads(index) | {"format": written}))
     assert isinstance(cache._open(tmp_path, DATA_SET), Pool) == is_read
+
+
+RUNS_CODE = {
+    *("eval", "exec", "compile", "__import__", "torch.load", "torch.jit.load", "joblib.load", "yaml.load"),
+    *("pickle.load", "pickle.loads", "pickle.Unpickler", "marshal.load", "marshal.loads", "shelve.open", "os.system"),
+}
+EXTRACTS = ("extractall", "unpack_archive")
+
+
+def calls() -> list[tuple[str, ast.Call, str]]:
+    """(name as it is written, call, file) of every call in the package."""
+    return [
+        (ast.unparse(node.func), node, path.name)
+        for path in sorted((ROOT / "src" / "fewsure").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+    ]
+
+
+def test_nothing_that_is_read_is_executed_or_extracted() -> None:
+    found = calls()
+    assert len(found) > 1000
+    assert [(name, file) for name, _, file in found if name in RUNS_CODE or name.split(".")[-1] in EXTRACTS] == []
+    assert [file for name, _, file in found if re.fullmatch(r"(tar|archive|zip\w*)\.extract", name)] == []
+    loads = [call for name, call, _ in found if name in ("np.load", "numpy.load")]
+    assert loads
+    for call in loads:
+        assert "allow_pickle=False" in [ast.unparse(option) for option in call.keywords]
+
+
+def test_pickle_is_used_by_the_restricted_reader_alone() -> None:
+    users = [
+        path.name
+        for path in (ROOT / "src" / "fewsure").rglob("*.py")
+        if re.search(r"^\s*(import|from) (pickle|cloudpickle|dill|joblib|marshal|shelve)\b", path.read_text(), re.M)
+    ]
+    assert users == ["unpickle.py"]
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-docs.lock"])
+def test_every_dependency_is_pinned(lock: str) -> None:
+    lines = [line for line in (ROOT / lock).read_text().splitlines() if not line.startswith(("#", "--"))]
+    assert len(lines) > 20
+    assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.!+]+", line)] == []

@@ -1,14 +1,21 @@
 """Bad input: every reader of files refuses what it cannot read with FewsureError, and does nothing else."""
 
+import io
+import math
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fewsure.data import archives, cifar_fs
+from fewsure.errors import FewsureError
+
 from .reliability import short
-from .reliability.fuzz import NAMES, Reader, all_readers, attempt
+from .reliability.fuzz import NAMES, Reader, all_readers, attempt, structure, values_in
 
 INPUTS = 3400
 
@@ -40,6 +47,27 @@ def test_any_bytes_in_a_file_are_read_or_refused(
         assert attempt(readers[name], changed) != "crashed"
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=JSON, data=st.data())
+def test_any_value_in_a_record_is_read_or_refused(
+    readers: dict[str, Reader], name: str, value: Any, data: st.DataObject
+) -> None:
+    seed = data.draw(st.sampled_from(readers[name].seeds))
+    record, written = structure(seed)
+    if places := values_in(record):
+        inside, key = data.draw(st.sampled_from(places))
+        inside[key] = value
+        assert attempt(readers[name], written(record)) != "crashed"
+
+
 def test_names_in_a_zip_file_that_are_no_names_are_refused(readers: dict[str, Reader]) -> None:
     (stored, _) = readers["zip"].seeds
     entry = stored.rindex(b"PK\x01\x02")  # the last one of the directory
@@ -50,6 +78,60 @@ def test_names_in_a_zip_file_that_are_no_names_are_refused(readers: dict[str, Re
     nameless = bytearray(stored)
     nameless[entry + 28 : entry + 30] = b"\0\0"
     assert attempt(readers["zip"], bytes(nameless)) != "crashed"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("run: data.json", b'{"format": 1, "seed": 0, "streams": [["train"]], "splits": {}}'),
+        ("run: data.json", b'{"format": 1, "seed": 0, "streams": [], "splits": {"train": {"ids": [{}]}}}'),
+        ("features.json", b'{"format": 1, "recipe": null}'),
+        ("feature network", b'{"format": 1, "recipe": null, "shape": [1, 28, 28]}'),
+        ("list of images", b"filename,label\na.png,\xff\n"),
+        ("list of images", b"filename,label\na.png," + b"x" * 200_000),
+        ("list of classes", b"split,wnid,superclass\n\xff"),
+        ("list of checksums", b"\xff"),
+        ("list of checksums", b"0" * 64 + b"  a\0b"),
+        ("tar", b"\xfd7zXZ\x00"),
+    ],
+)
+def test_what_once_crashed_a_reader_is_refused(readers: dict[str, Reader], name: str, content: bytes) -> None:
+    assert attempt(readers[name], content) == "refused"
+
+
+def test_a_count_of_an_adapted_task_that_is_no_number_is_refused(readers: dict[str, Reader]) -> None:
+    record, written = structure(readers["adapted task"].seeds[0])
+    record["__metadata__"]["adapted"]["counts"] = [math.inf]
+    assert attempt(readers["adapted task"], written(record)) == "refused"
+
+
+def test_a_network_without_a_shape_is_refused(readers: dict[str, Reader]) -> None:
+    recipe, _ = readers["feature network"].seeds
+    for shape in (b'"no": 0', b'"shape": []', b'"shape": [1e9]', b'"shape": [-1]'):
+        assert attempt(readers["feature network"], recipe.replace(b'"shape": [1, 28, 28]', shape)) == "refused"
+
+
+@pytest.mark.parametrize("kind", [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.REGTYPE])
+def test_a_tar_file_whose_members_are_no_files_or_too_large_is_refused(
+    readers: dict[str, Reader], kind: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "MAX_STREAM", 4)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name in ("meta", "train", "test"):
+            entry = tarfile.TarInfo(f"{cifar_fs.UNPACKED}/{name}")
+            entry.type, entry.linkname = kind, entry.name
+            entry.size = 5 if kind == tarfile.REGTYPE else 0
+            archive.addfile(entry, io.BytesIO(b"12345"))
+    assert attempt(readers["tar"], buffer.getvalue()) == "refused"
+
+
+def test_a_stream_from_an_archive_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    member = archives.Member("a.pkl", "a.zip: a.pkl", lambda: io.BytesIO(b""), archives.MAX_STREAM + 1)
+    with pytest.raises(
+        FewsureError, match=r"a\.zip: a\.pkl to have at most 4,294,967,296 bytes, but got 4,294,967,297"
+    ):
+        member.open()
 
 
 def test_a_fuzzed_reader_may_not_write_elsewhere(tmp_path: Path) -> None:

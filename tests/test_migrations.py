@@ -1,10 +1,12 @@
 """Runs of older versions load, and do what they did."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fewsure import FewsureError, load
 from fewsure.algorithms import ALGORITHMS
@@ -13,6 +15,9 @@ from fewsure.experiment import GROUPS
 from fewsure.records import field_types, to_record
 from fewsure.training.migrations import ADDED
 from fewsure.training.runs import FORMAT, Run
+from fewsure.workflow import evaluate_run, train_run
+
+from .reliability.faults import CPU, ROOT
 
 FIRST: dict[str, Any] = {
     "format": 1,
@@ -83,6 +88,34 @@ FIRST_OPTIONS = {
     ),
 }
 """The options of each method in the first version that had it."""
+
+
+FIRST_RUNS = ROOT / "tests" / "reliability" / "first_runs"
+"""Run folders of commit 775c913, the first whose command line works: 12 updates, evaluated on 40 tasks. They never
+change."""
+
+
+@pytest.mark.parametrize("name", ["simpa", "maml"])
+def test_a_run_that_the_first_version_wrote_scores_as_it_did(name: str, tmp_path: Path) -> None:
+    run = Run.open(Path(shutil.copytree(FIRST_RUNS / name, tmp_path / "run")))
+    then = run.evaluation()
+    assert then is not None
+    now = evaluate_run(run, CPU, tasks=40, seed=0, quiet=True)
+    for score in ("mse", "nll"):
+        assert now[score]["mean"] == pytest.approx(then[score]["mean"], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["simpa", "maml"])
+def test_what_the_first_version_would_have_trained_is_trained_today(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(FIRST_RUNS / name / "config.json", folder)
+    train_run(Run.open(folder), CPU, quiet=True)
+    then, now = Run.open(FIRST_RUNS / name).load(CPU), Run.open(folder).load(CPU)
+    assert (then.update, now.update) == (12, 12)
+    for part, params in then.meta.items():
+        for weight, value in params.items():
+            torch.testing.assert_close(now.meta[part][weight], value, atol=1e-5, rtol=1e-4)
 
 
 @pytest.fixture

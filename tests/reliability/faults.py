@@ -48,11 +48,11 @@ PAGE = 4096
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def kills(points: int = 30, every_write: int = 1) -> dict[str, Any]:
+def kills(points: int = 30, every_write: int = 1, seed: int = 0) -> dict[str, Any]:
     """Kill −9 at so many random moments, and at one in so many system calls that write: before, and half way."""
     with tempfile.TemporaryDirectory() as place:
         trials = Trials(Path(place))
-        chance = random.Random(0)
+        chance = random.Random(seed)
         seconds = trials.seconds_of_a_training()
         random_kills: list[dict[str, Any]] = []
         while sum(result["broke"] for result in random_kills) < points:  # some come too late
@@ -81,26 +81,33 @@ def full_disk(every_write: int = 1, *, mount: bool = True) -> dict[str, Any]:
         return found
 
 
-def terminated() -> dict[str, Any]:
+def terminated(updates: int = 200) -> dict[str, Any]:
     """SIGTERM to `fewsure train`: its exit code, where it stopped, and whether it ends as if nothing had happened."""
     from fewsure.cli import main
 
     with tempfile.TemporaryDirectory() as place:
         whole, folder = Path(place) / "whole", Path(place) / "stopped"
-        assert in_a_process(lambda: exit_with(main(command_options(whole, updates=40)))) == 0
+        assert in_a_process(lambda: exit_with(main(command_options(whole, updates)))) == 0
 
         def when_it_trains(process: int) -> None:
-            while not (folder / CHECKPOINT).exists():
-                time.sleep(0.01)
+            wait_until_there(folder / CHECKPOINT)
             os.kill(process, signal.SIGTERM)
 
-        code = in_a_process(lambda: exit_with(main(command_options(folder, updates=40))), meanwhile=when_it_trains)
+        code = in_a_process(lambda: exit_with(main(command_options(folder, updates))), meanwhile=when_it_trains)
         stopped, torn = Run.open(folder).load(CPU).update, torn_files(folder)
-        assert in_a_process(lambda: exit_with(main(command_options(folder, updates=40)))) == 0
+        assert in_a_process(lambda: exit_with(main(command_options(folder, updates)))) == 0
         equal = all((folder / name).read_bytes() == (whole / name).read_bytes() for name in (CHECKPOINT, BEST_FILE))
         kept = [path.name for path in sorted((folder / HISTORY).iterdir())]
         equal = equal and kept == [path.name for path in sorted((whole / HISTORY).iterdir())]
-        return {"exit_code": code, "stopped_at": stopped, "torn_files": len(torn), "equal": equal}
+        return {"exit_code": code, "stopped_at": stopped, "updates": updates, "torn_files": len(torn), "equal": equal}
+
+
+def wait_until_there(path: Path, seconds: float = 120) -> None:
+    """Wait for a file that another process makes."""
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline, f"no {path.name} within {seconds} seconds"
+        time.sleep(0.01)
 
 
 def exit_with(code: int) -> None:

@@ -6,6 +6,7 @@ and memory is limited, so that a small file cannot claim a large amount of it.
 
 import io
 import json
+import math
 import os
 import pickle
 import random
@@ -13,12 +14,13 @@ import resource
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,8 +32,9 @@ from safetensors.torch import save
 from fewsure import conformal
 from fewsure.algorithms.maml import Maml
 from fewsure.certification.certify import Request, certify_run
-from fewsure.data import archives, cache, unpickle
-from fewsure.data.checksums import pool_checksum
+from fewsure.certification.freshness import require_fresh
+from fewsure.data import archives, cache, cifar_fs, mini_imagenet, tiny_tiered, unpickle
+from fewsure.data.checksums import LIST, pool_checksum, verify
 from fewsure.data.description import DataSet
 from fewsure.data.embeddings import load_features
 from fewsure.data.images import decode
@@ -39,12 +42,13 @@ from fewsure.data.sine_line import SineLine
 from fewsure.data.table_files import read_blocks
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment, Training
-from fewsure.features.classifier import Recipe
-from fewsure.features.workflow import recorded_recipe
+from fewsure.features.classifier import Recipe, build_network
+from fewsure.features.workflow import load_network, recorded_recipe
 from fewsure.learner import load
 from fewsure.networks import MlpOptions
 from fewsure.records import to_record
 from fewsure.report.certificate_page import read_results
+from fewsure.report.facts import Problem, _certificate
 from fewsure.training.runs import Run
 from fewsure.workflow import evaluate_run, start_run, train_run
 
@@ -53,8 +57,10 @@ from .faults import ROOT
 CPU = torch.device("cpu")
 NAMES = (
     *("run: config.json", "run: checkpoint", "run: best checkpoint", "run: metrics.jsonl", "run: evaluation.json"),
-    *("run: evaluated tasks", "run: noise.json", "run: calibration", "adapted task", "results", "features.json"),
-    *("pickle", "zip", "image", "csv", "features", "cache"),
+    *("run: evaluated tasks", "run: older evaluated tasks", "run: noise.json", "run: calibration", "run: data.json"),
+    *("run: certificate.json", "adapted task", "results", "features.json", "feature network"),
+    *("pickle", "zip", "tar", "image", "csv", "list of images", "list of classes", "list of checksums"),
+    *("features", "cache"),
 )
 DATA_SET = DataSet(
     name="fuzz",
@@ -111,6 +117,8 @@ def guided(inputs: int) -> dict[str, Any] | str:
             return "not tried: atheris is not installed"
         assert ended.returncode == 0, ended.stderr[-3000:]
         found[name] = json.loads(ended.stdout.splitlines()[-1])
+        if found[name]["crashed"]:
+            print(f"{name}:\n{ended.stderr[-3000:]}", file=sys.stderr)
     return {
         "inputs": sum(counts["inputs"] for counts in found.values()),
         "crashes": sum(counts["crashed"] for counts in found.values()),
@@ -198,7 +206,72 @@ def _nest(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
     return content[:at] + chance.choice((b"[", b'{"a":', b"(")) * depth + content[at:]
 
 
-CHANGES = (_flip, _set, _cut, _splice, _insert, _word, _word, _number, _nest)
+def _value(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
+    """Put another value in place of one in a record, or leave it out."""
+    record, written = structure(content)
+    places = values_in(record)
+    if not places:
+        return _word(content, others, chance)
+    inside, key = chance.choice(places)
+    if chance.random() < 0.2:
+        del inside[key]
+    else:
+        inside[key] = chance.choice((*VALUES, record))
+    try:
+        return written(record)
+    except (ValueError, RecursionError):  # it holds itself
+        return content
+
+
+CHANGES = (_flip, _set, _cut, _splice, _insert, _word, _word, _value, _value, _number, _nest)
+VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2, 7, 2**31, 2**63, 2**64, 10**30, 0.5, -0.5, 1e308, math.inf, -math.inf, math.nan),
+    *("", "x", "none", "maml", "../../up", "/etc/passwd", "\0", "1", [], {}, [1], [-1, 2**40], [[]], [None], ["a"]),
+    *({"a": 1}, {"name": "maml"}, {"": {}}, "F64", "BF16", "I64", "BOOL", [0, 8], [8, 0], [0, 2**62]),
+)
+
+
+def structure(content: bytes) -> tuple[Any, Callable[[Any], bytes]]:
+    """The record that a JSON file or the head of a safetensors file holds, and how it is written; none for others.
+
+    What the head says of the file is JSON in a text; it is a part of the record here.
+    """
+    try:
+        if content[:1] in (b"{", b"["):
+            return json.loads(content), lambda record: json.dumps(record).encode()
+        end = 8 + int.from_bytes(content[:8], "little")
+        if content[8:9] == b"{" and end <= len(content):
+            head = json.loads(content[8:end])
+            about = head.get("__metadata__", {})
+            about |= {name: json.loads(text) for name, text in about.items() if text[:1] == "{"}
+            return head, lambda record: _safetensors(record, content[end:])
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        pass
+    return None, lambda record: content
+
+
+def _safetensors(head: Any, tensors: bytes) -> bytes:
+    about = head.get("__metadata__") if isinstance(head, dict) else None
+    if isinstance(about, dict):
+        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in about.items()}
+        head = head | {"__metadata__": texts}
+    text = json.dumps(head).encode()
+    return len(text).to_bytes(8, "little") + text + tensors
+
+
+def values_in(record: Any) -> list[tuple[Any, Any]]:
+    """Where the values of a record are: (list or dict, place in it)."""
+    places: list[tuple[Any, Any]] = []
+    left = [record]
+    while left:
+        found = left.pop()
+        if isinstance(found, (dict, list)):
+            keys = list(found) if isinstance(found, dict) else range(len(found))
+            places += [(found, key) for key in keys]
+            left += [found[key] for key in keys]
+    return places
+
+
 WORDS = (
     *(b"null", b"true", b"-1", b"0", b"1e999", b"-1e999", b"NaN", b"Infinity", b"9" * 25, b"9" * 5000, b"1e-320"),
     *(
@@ -277,6 +350,7 @@ def all_readers(place: Path) -> dict[str, Reader]:
     copy.mkdir()
     shutil.copy(trained.folder / "config.json", copy)
     run = Run.open(copy)
+    (shard,) = trained.folder.glob("evaluation/*/*.safetensors")
     learner = load(trained.folder, device="cpu")
     adapted = place / "adapted.safetensors"
     learner.adapt([0.0, 1.0, 2.0, 3.0, 4.0], [0.0, 1.0, 2.0, 3.0, 4.0]).save(adapted)
@@ -290,6 +364,15 @@ def all_readers(place: Path) -> dict[str, Reader]:
 
     def run_file(name: str, work: Callable[[Path], object]) -> Reader:
         return Reader(file(name, work), [(trained.folder / name).read_bytes()])
+
+    def shard_file(content: bytes) -> None:
+        shard.write_bytes(content)
+        trained.evaluation_records()
+
+    def older_file(content: bytes) -> None:
+        (copy / "evaluation.json").write_text(json.dumps({"tasks": 4}))
+        (copy / "evaluation.safetensors").write_bytes(content)
+        run.evaluation_records()
 
     def all_of_zip(path: Path) -> None:
         with archives.members(path.parent, path.stem) as members:
@@ -318,23 +401,61 @@ def all_readers(place: Path) -> dict[str, Reader]:
         (copy / f"test.{kind}").write_bytes(content)
         load_features(copy, "test")
 
-    recipe = json.dumps({"format": 1, "recipe": to_record(Recipe()), "data": "omniglot"}).encode()
+    def certificate(content: bytes) -> None:
+        (trained.folder / "certificate.json").write_bytes(content)
+        problems: list[Problem] = []
+        _certificate(trained, problems)
+        if problems:  # which the report shows in place of the certificate
+            raise FewsureError(problems[0].says)
+
+    def network(content: bytes) -> None:
+        written = content[:1] == b"{"
+        (features_folder / "features.json").write_bytes(content if written else recipe)
+        (features_folder / "network.safetensors").write_bytes(weights if written else content)
+        load_network(features_folder)
+
+    def streams(path: Path) -> None:
+        with ExitStack() as stack:
+            for stream, where in cifar_fs._streams(path.parent, stack).values():
+                unpickle.load(stream, where)
+
+    def checksums(path: Path) -> None:
+        verify([copy / "archive.zip"], copy)
+
+    smallest = Recipe(width=0.01)
+    recipe = json.dumps({"format": 1, "recipe": to_record(smallest), "data": "omniglot", "shape": [1, 28, 28]}).encode()
+    weights = save({name: torch.zeros(value.shape) for name, value in build_network(smallest, 1).state_dict().items()})
+    features_folder = place / "features"
+    features_folder.mkdir()
+    whole_certificate = (trained.folder / "certificate.json").read_bytes()
+    image_table, class_table = b"filename,label\na.png,bird\n", b"split,wnid,superclass\ntrain,n01,bird\n"
+    member = archives.Member("a.png", "a.png", lambda: io.BytesIO(b""), 0)
     readers = {
         "run: config.json": run_file("config.json", lambda path: Run.open(copy)),
         "run: checkpoint": run_file("checkpoint.safetensors", lambda path: run.load(CPU)),
         "run: best checkpoint": run_file("best.safetensors", lambda path: (run.best_score(), run.load(CPU, "best"))),
         "run: metrics.jsonl": run_file("metrics.jsonl", lambda path: run.metrics()),
         "run: evaluation.json": run_file("evaluation.json", lambda path: run.evaluation()),
-        "run: evaluated tasks": run_file("evaluation.safetensors", lambda path: run.evaluation_records()),
+        "run: evaluated tasks": Reader(shard_file, [shard.read_bytes()]),
+        "run: older evaluated tasks": Reader(older_file, [save(trained.evaluation_records())]),
         "run: noise.json": Reader(file("noise.json", lambda path: run.noise_std()), [b'{"noise_std": 0.25}\n']),
         "run: calibration": run_file("conformal.safetensors", conformal.load),
+        "run: data.json": run_file("data.json", lambda path: require_fresh(run, run.experiment)),
+        "run: certificate.json": Reader(certificate, [whole_certificate]),
         "adapted task": Reader(file("adapted.safetensors", learner.load_adapted), [adapted.read_bytes()]),
         "results": Reader(file("results.json", read_results), [b'[{"algorithm": "maml", "seconds": 1.5}]']),
         "features.json": Reader(file("features.json", lambda path: recorded_recipe(copy)), [recipe]),
+        "feature network": Reader(network, [recipe, weights]),
         "pickle": Reader(lambda content: unpickle.load(io.BytesIO(content), "fuzz"), pickles()),
         "zip": Reader(file("archive.zip", all_of_zip), zips()),
+        "tar": Reader(file(cifar_fs.ARCHIVE, streams), tars()),
         "image": Reader(image, images()),
         "csv": Reader(file("table.csv", all_of_table), [b"task,x,y\na,1,2\nb,3,4.5\n", b"task;y\n\xc3\xa4;1e5\n"]),
+        "list of images": Reader(file("t.csv", lambda path: mini_imagenet._of_table(path, [member])), [image_table]),
+        "list of classes": Reader(
+            file("c.csv", lambda path: tiny_tiered._super_categories(path, "train")), [class_table]
+        ),
+        "list of checksums": Reader(file(LIST, checksums), [b"0" * 64 + b"  other.zip\n" + b"1" * 64 + b" *a/b.png\n"]),
         "features": Reader(features, feature_files()),
         "cache": Reader(cached, cache_files()),
     }
@@ -370,6 +491,22 @@ def zips() -> list[bytes]:
         with zipfile.ZipFile(buffer, "w", method) as archive:
             archive.writestr("archive/a/1.png", b"image " * 20)
             archive.writestr("archive/../../b/2.png", b"")
+        found.append(buffer.getvalue())
+    return found
+
+
+def tars() -> list[bytes]:
+    """As CIFAR-100 is published, and not compressed."""
+    found = []
+    modes: Any = ("w:gz", "w")
+    for mode in modes:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode=mode) as archive:
+            for name in ("meta", "train", "test"):
+                entry = tarfile.TarInfo(f"{cifar_fs.UNPACKED}/{name}")
+                content = pickle.dumps({"names": ["a", "b"]})
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
         found.append(buffer.getvalue())
     return found
 

@@ -29,12 +29,14 @@ from fewsure.types import Algorithm
 from fewsure.workflow import evaluate_run, start_run, train_run
 from tests.helpers import small_simpa
 
-from .faults import ROOT, Breaker, replaced_os
+from .faults import ROOT, Breaker, replaced_os, wait_until_there
 from .soak import one_thread
 
 METHODS: dict[str, Algorithm] = {"simpa": small_simpa(kl="moment+critic"), "maml": Maml(inner_steps=2)}
 TASKS = 7
 """In a meta-batch: no number of processes divides it."""
+OFFSET = "critic/1.bias"
+"""A constant added to SImPa's critic changes nothing: this gradient is rounding, of which Adam makes full steps."""
 EVALUATED = 90
 TIMES = ("seconds", "tasks_per_second")
 
@@ -46,7 +48,7 @@ def equality(processes: Sequence[int] = (2, 4), *, updates: int = 20, double: bo
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if double else torch.float32)
-    found: dict[str, Any] = {"updates": updates, "tasks": TASKS, "precision": str(torch.get_default_dtype())[6:]}
+    found: dict[str, Any] = {"updates": updates, "tasks": TASKS}
     try:
         with tempfile.TemporaryDirectory() as place:
             for name, algorithm in METHODS.items():
@@ -125,8 +127,7 @@ def killed_fork(updates: int = 200) -> dict[str, Any]:
         whole, folder = Path(place) / "whole", Path(place) / "killed"
         wait_for(fork_ranks(2, training(whole)))
         first, second = fork_ranks(2, training(folder))
-        while not (folder / CHECKPOINT).exists():
-            time.sleep(0.01)
+        wait_until_there(folder / CHECKPOINT)
         os.kill(second, signal.SIGKILL)
         began = time.monotonic()
         codes = wait_for([first, second])
@@ -135,6 +136,19 @@ def killed_fork(updates: int = 200) -> dict[str, Any]:
         again = wait_for(fork_ranks(2, training(folder)))
         equal = (folder / CHECKPOINT).read_bytes() == (whole / CHECKPOINT).read_bytes()
     return {"codes": codes, "seconds": seconds, "stopped_at": stopped_at, "resumed": again, "equal": equal}
+
+
+def diverging() -> list[int]:
+    """The exit codes of two processes whose numbers are not finite."""
+    training = Training(updates=200, tasks=4)
+    experiment = Experiment(Maml(inner_steps=2, inner_lr=1e30), SineLine(query=6), MlpOptions((5,)), training, "none")
+
+    def work(folder: Path) -> None:
+        with together("cpu") as device:
+            train_run(start_run(folder, experiment, resume=False), device, quiet=True, max_skipped=5)
+
+    with tempfile.TemporaryDirectory() as place:
+        return wait_for(fork_ranks(2, lambda: work(Path(place) / "run")))
 
 
 def rank_work(folder: Path, algorithm: Algorithm, updates: int) -> None:
@@ -148,14 +162,21 @@ def rank_work(folder: Path, algorithm: Algorithm, updates: int) -> None:
 
 def differences(one: Path, several: Path) -> dict[str, Any]:
     """The largest difference between two runs in each kind of result; the same files must be there."""
-    names = [sorted(str(path.relative_to(run)) for path in run.rglob("*")) for run in (one, several)]
+    names = [
+        sorted(
+            re.sub("evaluation/[0-9a-f]+", "evaluation/RECORDS", str(path.relative_to(run))) for path in run.rglob("*")
+        )
+        for run in (one, several)
+    ]
     assert names[0] == names[1], f"{names[0]} and {names[1]}"
     tensors = [load_file(run / "checkpoint.safetensors") for run in (one, several)]
     records = [Run.open(run).evaluation_records() for run in (one, several)]
     lines = [Run.open(run).metrics() for run in (one, several)]
     certificates = [json.loads((run / "certificate.json").read_text()) for run in (one, several)]
+    offsets = [{name: found.pop(name) for name in list(found) if f"/{OFFSET}" in name} for found in tensors]
     return {
         "weights": largest_difference(*tensors),
+        "critic_offset": largest_difference(*offsets),
         "logged": max(relative_difference(a, b) for a, b in zip(*lines, strict=True)),
         "evaluated_tasks": largest_difference(*records),
         "certificate": relative_difference(*certificates),
@@ -164,7 +185,7 @@ def differences(one: Path, several: Path) -> dict[str, Any]:
 
 def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
     assert a.keys() == b.keys()
-    return max(float((a[name].double() - b[name].double()).abs().max()) for name in a)
+    return max((float((a[name].double() - b[name].double()).abs().max()) for name in a), default=0.0)
 
 
 def relative_difference(a: Any, b: Any) -> float:
@@ -185,7 +206,7 @@ def killed_rank(updates: int = 300, *, elastic: bool = True) -> dict[str, Any]:
     """Kill −9 a process of a `torchrun` job; how long the job takes to end, what it says, and whether it resumes."""
     with tempfile.TemporaryDirectory() as place:
         whole, folder = Path(place) / "whole", Path(place) / "killed"
-        assert torchrun(whole, updates).wait() == 0
+        finish(torchrun(whole, updates))
         with torchrun(folder, updates) as job:
             began = kill_one(job, folder)
             _, said = job.communicate(timeout=120)
@@ -195,7 +216,7 @@ def killed_rank(updates: int = 300, *, elastic: bool = True) -> dict[str, Any]:
             "message": next(iter(re.findall(r"fewsure: (process .*)", said)), ""),
             "resumed_from_update": Run.open(folder).load(torch.device("cpu")).update,
         }
-        assert torchrun(folder, updates).wait() == 0
+        finish(torchrun(folder, updates))
         content = (whole / "checkpoint.safetensors").read_bytes()
         found["equal"] = (folder / "checkpoint.safetensors").read_bytes() == content
         if elastic:
@@ -208,6 +229,26 @@ def killed_rank(updates: int = 300, *, elastic: bool = True) -> dict[str, Any]:
                 "equal": (again / "checkpoint.safetensors").read_bytes() == content,
             }
         return found
+
+
+def terminated_job(updates: int = 300) -> dict[str, Any]:
+    """SIGTERM to `torchrun`, which hands it on: where the job stops, how it ends, and whether it resumes."""
+    with tempfile.TemporaryDirectory() as place:
+        whole, folder = Path(place) / "whole", Path(place) / "terminated"
+        finish(torchrun(whole, updates))
+        with torchrun(folder, updates) as job:
+            wait_until_there(folder / CHECKPOINT)
+            job.send_signal(signal.SIGTERM)
+            _, said = job.communicate(timeout=120)
+        stopped_at = Run.open(folder).load(torch.device("cpu")).update
+        finish(torchrun(folder, updates))
+        return {
+            "exit_code": job.returncode,
+            "stopped_at": stopped_at,
+            "updates": updates,
+            "says_so": "fewsure: stopped; " in said,
+            "equal": (folder / CHECKPOINT).read_bytes() == (whole / CHECKPOINT).read_bytes(),
+        }
 
 
 def torchrun(folder: Path, updates: int, *more: str) -> "subprocess.Popen[str]":
@@ -230,13 +271,15 @@ def torchrun(folder: Path, updates: int, *more: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, cwd=ROOT, env=one_thread(), text=True, **pipes)  # type: ignore[call-overload, no-any-return]
 
 
+def finish(job: "subprocess.Popen[str]") -> None:
+    """Wait for a job that must succeed."""
+    _, said = job.communicate(timeout=600)
+    assert job.returncode == 0, said[-3000:]
+
+
 def kill_one(job: "subprocess.Popen[str]", folder: Path) -> float:
     """Kill the second process of a job, once there is a checkpoint; when."""
-    deadline = time.monotonic() + 120
-    while not (folder / "checkpoint.safetensors").exists():
-        assert job.poll() is None, f"the job has ended with {job.returncode}"
-        assert time.monotonic() < deadline, "no checkpoint within two minutes"
-        time.sleep(0.05)
+    wait_until_there(folder / CHECKPOINT)
     children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
     (second,) = (int(child) for child in children if b"\0RANK=1\0" in Path(f"/proc/{child}/environ").read_bytes())
     os.kill(second, signal.SIGKILL)

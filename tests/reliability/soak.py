@@ -34,10 +34,10 @@ def soak(minutes: float = 30.0, warm_up: float = 5.0, sample_every: float = SAMP
         folder = Path(place) / "run"
         command = [sys.executable, "-m", "fewsure", "train", "simpa", *OPTIONS, "--out", str(folder)]
         with subprocess.Popen(command, env=one_thread(), stdout=subprocess.DEVNULL) as process:
-            began, samples = time.monotonic(), []
-            while (passed := time.monotonic() - began) < 60 * minutes:
+            began, samples = time.monotonic(), [(0.0, *look(process.pid))]
+            while samples[-1][0] < minutes:
                 time.sleep(sample_every)
-                samples.append((passed / 60, *look(process.pid)))
+                samples.append(((time.monotonic() - began) / 60, *look(process.pid)))
             process.send_signal(signal.SIGTERM)
             code = process.wait(60)
         run = Run.open(folder)
