@@ -238,11 +238,15 @@ def test_bench_draws_curves_and_evaluates_many_tasks(tmp_path: Path, monkeypatch
     monkeypatch.setattr("fewsure.commands.bench.headline_cases", lambda kinds: one_case)
     monkeypatch.setattr("fewsure.bench.long.VALIDATION_TASKS", 20)
     results, page = tmp_path / "bench.json", tmp_path / "docs" / "speed.md"
-    options = ["--tasks", "2", "--seconds", "0.01", "--curve-updates", "2", "--evaluated-tasks", "2040"]
+    options = ["--tasks", "2", "4", "--seconds", "0.01", "--curve-updates", "2", "--evaluated-tasks", "2040"]
     paths = ["--results", str(results), "--page", str(page)]
     assert main(["bench", "--device", "cpu", "--precisions", "tf32", "bf16", *options, *paths]) == 0
     record = json.loads(results.read_text())
-    assert [case["precision"] for case in record["cases"]] == ["tf32", "bf16"]
+    assert [(case["T"], case["precision"]) for case in record["cases"]] == [
+        *[(2, "tf32"), (2, "bf16")],
+        *[(4, "tf32"), (4, "bf16")],
+    ]
+    assert record["cases"][2]["operations"] == 2 * record["cases"][0]["operations"]
     float32, tf32, bf16 = (curve["loss"] for curve in record["curves"])
     assert float32 == tf32  # there is no TF32 on a CPU
     assert bf16 != tf32

@@ -4,6 +4,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from fewsure.types import Algorithm, Model, Parts, Stage
 from fewsure.vectorise import draw_noise
 
 WARM_UP = 6
+"""Updates before the first that is timed, so that a GPU has recorded one."""
 WINDOWS = 5
 
 
@@ -41,7 +43,8 @@ def time_updates(case: Case, device: torch.device, seconds: float) -> Timing:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     make_update = MetaUpdate(case.experiment, meta, Optimiser(meta), device)
-    return Timing(_median_seconds(make_update, device, seconds), _peak_memory(device))
+    warm_up = WARM_UP if device.type == "cuda" else 1
+    return Timing(_median_seconds(make_update, device, seconds, warm_up), _peak_memory(device))
 
 
 def time_reference(case: Case, device: torch.device, seconds: float) -> Timing:
@@ -63,25 +66,21 @@ def time_reference(case: Case, device: torch.device, seconds: float) -> Timing:
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    return Timing(_median_seconds(make_update, device, seconds), _peak_memory(device))
+    return Timing(_median_seconds(make_update, device, seconds, warm_up=1), _peak_memory(device))
 
 
-def operations(case: Case) -> int:
-    """Floating-point operations of the matrix products and convolutions of an update, counted on a CPU for one task."""
+@cache
+def operations_of_a_task(case: Case) -> int:
+    """Floating-point operations of the matrix products and convolutions of one task of an update, counted on a CPU."""
     experiment, device = case.experiment, torch.device("cpu")
     algorithm, model = experiment.algorithm, experiment.training_model
     generator = streams.generator(0, "operations")
     batch, _ = experiment.data.tasks("train", device).sample(1, generator)
     shared, noise = draw_noise(algorithm.noise(model), 1, generator)
+    stage = Stage(torch.tensor(0), experiment.training.tasks)
     with FlopCounterMode(display=False) as counter:
-        Engine(algorithm, model, loop=True).gradient(
-            initial_meta(case.experiment, device),
-            batch,
-            shared,
-            noise,
-            Stage(torch.tensor(0), experiment.training.tasks),
-        )
-    return int(counter.get_total_flops()) * experiment.training.tasks
+        Engine(algorithm, model, loop=True).gradient(initial_meta(experiment, device), batch, shared, noise, stage)
+    return int(counter.get_total_flops())
 
 
 def matrix_rate(device: torch.device, size: int | None = None) -> float:
@@ -89,7 +88,7 @@ def matrix_rate(device: torch.device, size: int | None = None) -> float:
     size = size or (8192 if device.type == "cuda" else 1024)
     a, b = torch.randn(2, size, size, device=device)
     with precision(Training.precision):
-        return 2 * size**3 / _median_seconds(lambda _: torch.mm(a, b), device, 0.5)
+        return 2 * size**3 / _median_seconds(lambda _: torch.mm(a, b), device, 0.5, warm_up=3)
 
 
 def initial_meta(experiment: Experiment, device: torch.device) -> Parts:
@@ -107,32 +106,26 @@ def _dense(algorithm: Algorithm) -> Algorithm:
     return _DenseSimpa(**dataclasses.asdict(algorithm)) if isinstance(algorithm, Simpa) else algorithm
 
 
-def _median_seconds(work: Callable[[int], object], device: torch.device, seconds: float) -> float:
-    """Of one call, over windows of calls that take about `seconds` together; at least one call a window."""
+def _median_seconds(work: Callable[[int], object], device: torch.device, seconds: float, warm_up: int) -> float:
+    """Of one call, over windows of calls that take about `seconds` together, or of a single one that takes as long."""
+    calls = 0
 
-    def finish() -> None:
+    def window(size: int) -> float:
+        nonlocal calls
+        began = time.perf_counter()
+        for _ in range(size):
+            work(calls)
+            calls += 1
         if device.type == "cuda":
             torch.cuda.synchronize(device)
+        return (time.perf_counter() - began) / size
 
-    calls = 0
-    for calls in range(WARM_UP if device.type == "cuda" else 1):
-        work(calls)
-    finish()
-    began = time.perf_counter()
-    work(calls)
-    finish()
-    window = max(1, round(seconds / WINDOWS / max(time.perf_counter() - began, 1e-9)))
-    windows = []
-    for _ in range(WINDOWS):
-        began = time.perf_counter()
-        for _ in range(window):
-            calls += 1
-            work(calls)
-        finish()
-        windows.append((time.perf_counter() - began) / window)
-        if sum(windows) * window > 4 * seconds:  # a call that is slower than planned
-            break
-    return statistics.median(windows)
+    window(warm_up)
+    first = window(1)
+    if first >= seconds:
+        return first
+    size = max(1, round(seconds / WINDOWS / first))
+    return statistics.median(window(size) for _ in range(WINDOWS))
 
 
 def allocated_memory(device: torch.device) -> float | None:

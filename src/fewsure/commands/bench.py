@@ -12,7 +12,7 @@ import torch
 from fewsure.bench.cases import KINDS, TASKS, Case, headline_cases
 from fewsure.bench.long import PRECISIONS, evaluation_at_scale, training_curve
 from fewsure.bench.scaling import growth, sweeps
-from fewsure.bench.timing import matrix_rate, operations, time_reference, time_updates
+from fewsure.bench.timing import matrix_rate, operations_of_a_task, time_reference, time_updates
 from fewsure.commands.common import Common, command
 from fewsure.devices import device_name, find_device
 from fewsure.errors import require, require_known
@@ -38,8 +38,8 @@ class Bench(Common):
 
     kinds: tuple[str, ...] = tuple(KINDS)
     """Kinds of task: `sine-line`, `conv4 28×28`, `conv4 84×84`; × may be typed as x."""
-    tasks: int = TASKS
-    """T, tasks per update."""
+    tasks: tuple[int, ...] = (TASKS,)
+    """T, tasks per update; several are timed one after another."""
     seconds: float = 1.0
     """About how long each case is timed."""
     reference: bool = True
@@ -64,7 +64,7 @@ def _bench(command: Bench) -> None:
     kinds = tuple(kind.replace("x", "×") for kind in command.kinds)
     for kind in kinds:
         require_known("kinds", kind, list(KINDS))
-    require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
+    require(min(command.tasks) >= 2, "tasks", "at least 2", min(command.tasks))
     require(command.seconds > 0, "seconds", "a number above 0", command.seconds)
     device = find_device(command.device)
     began = time.perf_counter()
@@ -72,9 +72,10 @@ def _bench(command: Bench) -> None:
     for precision in command.precisions:
         require_known("precisions", precision, list(PRECISIONS))
     cases = [
-        case.with_options("training", tasks=command.tasks, chunk_size=command.chunk_size, precision=precision)
-        for precision in command.precisions
+        case.with_options("training", tasks=tasks, chunk_size=command.chunk_size, precision=precision)
         for case in headline_cases(kinds)
+        for tasks in command.tasks
+        for precision in command.precisions
     ]
     rows = []
     with ProgressLine("timing", quiet=command.json) as line:
@@ -82,12 +83,12 @@ def _bench(command: Bench) -> None:
             line.show(number, len(cases), f"{case.method}, {case.tasks}")
             rows.append(_measured(case, device, command, roof))
     grown = [growth(sweep, device, command.seconds / 2)._asdict() for sweep in sweeps()] if command.scaling else []
-    updates, tasks = command.curve_updates, command.evaluated_tasks
+    updates, evaluated_tasks = command.curve_updates, command.evaluated_tasks
     curves = [training_curve(precision, device, updates) for precision in PRECISIONS] if updates else []
     evaluated = [
-        evaluation_at_scale(case.experiment, device, tasks)
+        evaluation_at_scale(case.experiment, device, evaluated_tasks)
         for case in headline_cases(kinds[:1])
-        if tasks and case.method in ("maml", "simpa, no KL")
+        if evaluated_tasks and case.method in ("maml", "simpa, no KL")
     ]
     record = {
         "device": device_name(device),
@@ -110,16 +111,17 @@ def _bench(command: Bench) -> None:
 
 
 def _measured(case: Case, device: torch.device, command: Bench, roof: float) -> dict[str, Any]:
+    training = case.experiment.training
     timing = time_updates(case, device, command.seconds)
-    work = operations(case)
+    work = training.tasks * operations_of_a_task(case)
     reference = time_reference(case, device, command.seconds).seconds if command.reference else None
     return {
         "method": case.method,
         "tasks": case.tasks,
-        "precision": case.experiment.training.precision,
-        "T": command.tasks,
+        "precision": training.precision,
+        "T": training.tasks,
         "updates_per_second": 1 / timing.seconds,
-        "tasks_per_second": command.tasks / timing.seconds,
+        "tasks_per_second": training.tasks / timing.seconds,
         "memory_gib": timing.memory,
         "operations": work,
         "operations_per_second": work / timing.seconds,
