@@ -186,7 +186,10 @@ class Reproduction:
             meta = run.load(self.device).meta
             summary, _ = evaluate(run.experiment, meta, tasks=VALIDATION_TASKS, seed=0, stream="validation")
             write_atomically(file, json.dumps(summary, indent=1) + "\n")
-        found: dict[str, Any] = from_json(file.read_text(encoding="utf-8"))
+        try:
+            found: dict[str, Any] = from_json(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise FewsureError(f"{file}: expected JSON, but {error}; delete the file, and it is made again") from None
         return found
 
 
