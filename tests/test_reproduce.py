@@ -1,6 +1,7 @@
 """Reproductions: the same budget and trials for all, nothing done twice, every figure on the page from the JSON."""
 
 import json
+import operator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from fewsure.algorithms import ALGORITHMS
 from fewsure.cli import main
 from fewsure.experiment import load_preset
 from fewsure.reproduce import SEVERAL, TARGETS
+from fewsure.side_by_side import side_by_side
 
 from .helpers import write_blobs
 
@@ -79,6 +81,33 @@ def test_a_reproduction_is_written_up_and_not_done_twice(tmp_path: Path, capsys:
         assert f"{row['mse']['mean']:.3f} ± {row['mse']['ci95']:.3f}" in page
         assert f"{row['ece']:.4f}" in page
     assert (tmp_path / "report.html").is_file()
+
+
+def test_trainings_side_by_side_find_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["reproduce", "regression", "--budget", "0.0004", "--seeds", "2", "--tasks", "20", "--device", "cpu"]
+    found = {}
+    for jobs in (1, 2):
+        out = ["--out", str(tmp_path / str(jobs)), "--only", "maml", "--json", "--jobs", str(jobs)]
+        assert main([*command, *out]) == 0
+        found[jobs] = json.loads(capsys.readouterr().out)
+    for row in (*found[1], *found[2]):
+        del row["seconds"], row["train_seconds"]
+    assert found[1] == found[2]
+
+
+def test_the_first_error_of_work_side_by_side_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        side_by_side(operator.truth, [[[1], [2]], [[3, 4]]], 2, done=lambda piece: 1 // (piece - 2))  # type: ignore[arg-type, func-returns-value]
+    with pytest.raises(TypeError, match="bad operand"):
+        side_by_side(operator.neg, [[[1, "x"], [2]]], 2)
+
+
+def test_a_stage_begins_when_the_last_one_is_complete() -> None:
+    order: list[int] = []
+    side_by_side(operator.neg, [[[1, 2], [], [3, 4]], [[5], [6]]], 2, order.append)  # type: ignore[arg-type]
+    assert sorted(order) == [1, 2, 3, 4, 5, 6]
+    assert max(order.index(1), order.index(2)) < min(order.index(3), order.index(4))
+    assert order.index(5) < order.index(6)
 
 
 def test_an_evaluation_of_other_tasks_is_not_taken_for_the_experiments(tmp_path: Path) -> None:

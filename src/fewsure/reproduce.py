@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from matplotlib.figure import Figure
@@ -42,6 +42,8 @@ from fewsure.workflow import evaluate_run, start_run, train_run
 TRIAL_SHARE = 0.2
 """Updates of a tuning trial, as a share of the full training's."""
 VALIDATION_TASKS = 500
+VALIDATION = "validation.json"
+"""The file of a trial's folder that holds its scores."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +90,14 @@ class Target:
         return dataclasses.replace(base, data=dataclasses.replace(base.data, folder=self.folder))  # type: ignore[type-var]
 
 
+class Job(NamedTuple):
+    """One training of an experiment, with its evaluation."""
+
+    entry: str
+    kind: Literal["trial", "seed"]
+    number: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
     """One experiment in a folder: a sub-folder for each entry (a method or a variant), in it a run for each seed."""
@@ -102,20 +112,33 @@ class Reproduction:
     """Tasks of the final evaluation."""
     quiet: bool = False
 
-    def run(self, entry: str) -> None:
-        """Tune an entry if it is a method, train it for every seed, and evaluate it."""
+    def stages(self, entry: str) -> list[list[Job]]:
+        """What an entry takes: tuning trials if it is a method, and when they are all done a training for each seed."""
         target = TARGETS[self.target]
-        experiment = self._tuned(target.trials(entry), entry) if target.tunes else target.variants()[entry]
-        for seed in range(self.seeds):
-            self._train_and_evaluate(self.folder / entry / f"seed-{seed}", experiment, seed, target.stream)
+        trials = len(target.trials(entry)) if target.tunes else 0
+        stages: list[list[Job]] = [
+            [Job(entry, "trial", number) for number in range(trials)],
+            [Job(entry, "seed", seed) for seed in range(self.seeds)],
+        ]
+        return stages
 
-    def _tuned(self, trials: Sequence[Experiment], method: str) -> Experiment:
-        """The trial that is best on validation tasks."""
+    def do(self, job: Job) -> None:
+        """Train and score a trial on validation tasks, or the best trial's settings with a seed on the final ones."""
+        target, folder = TARGETS[self.target], self.folder / job.entry / f"{job.kind}-{job.number}"
+        if job.kind == "seed":
+            experiment = self._best_trial(job.entry) if target.tunes else target.variants()[job.entry]
+            self._train_and_evaluate(folder, experiment, job.number, target.stream)
+            return
+        with _divergence_reported(folder):
+            self._validate(self._train(folder, target.trials(job.entry)[job.number], TRIAL_SHARE, seed=0))
+
+    def _best_trial(self, method: str) -> Experiment:
+        """The trial with the lowest validation NLL, of those that did not diverge."""
         scores = []
-        for number, experiment in enumerate(trials):
-            with _divergence_reported(self.folder / method / f"trial-{number}") as folder:
-                run = self._train(folder, experiment, TRIAL_SHARE, seed=0)
-                scores.append((self._validate(run)["nll"]["mean"], number, experiment))
+        for number, experiment in enumerate(TARGETS[self.target].trials(method)):
+            folder = self.folder / method / f"trial-{number}"
+            if (folder / VALIDATION).is_file():
+                scores.append((self._validate(Run.open(folder))["nll"]["mean"], number, experiment))
         if not scores:
             raise Diverged(f"every tuning trial of {method} diverged; see {self.folder / method}")
         return min(scores, key=lambda score: score[:2])[2]
@@ -154,7 +177,7 @@ class Reproduction:
     def _tuning(self) -> list[dict[str, Any]]:
         """What each trial found on validation tasks."""
         tuning = []
-        for file in sorted(self.folder.glob("*/trial-*/validation.json")):
+        for file in sorted(self.folder.glob(f"*/trial-*/{VALIDATION}")):
             run = Run.open(file.parent)
             number = int(file.parent.name.removeprefix("trial-"))
             listed = _read(TARGETS[self.target].listed)[file.parent.parent.name][number]
@@ -181,7 +204,7 @@ class Reproduction:
         return run
 
     def _validate(self, run: Run) -> dict[str, Any]:
-        file = run.folder / "validation.json"
+        file = run.folder / VALIDATION
         if not file.is_file():
             meta = run.load(self.device).meta
             summary, _ = evaluate(run.experiment, meta, tasks=VALIDATION_TASKS, seed=0, stream="validation")

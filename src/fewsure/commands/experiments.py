@@ -1,16 +1,20 @@
 """`fewsure quickstart` and `fewsure reproduce`: whole experiments from one command."""
 
+import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fewsure.commands.common import Common, command
 from fewsure.devices import find_device
 from fewsure.errors import FewsureError, require, require_known
+from fewsure.progress import ProgressLine
 from fewsure.quickstart import quickstart
 from fewsure.report.tables import evaluation_tables
 from fewsure.report.terminal import print_tables
-from fewsure.reproduce import SEVERAL, TARGETS, Reproduction
+from fewsure.reproduce import SEVERAL, TARGETS, Job, Reproduction
+from fewsure.side_by_side import side_by_side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +48,7 @@ class Reproduce(Common):
     `features/`). Those of 1 and 5 shots can be run one at a time: cifar-fs-1shot.
 
     examples:
-      fewsure reproduce regression --device cuda                       the full setting
+      fewsure reproduce regression --device cuda --jobs 8              the full setting
       fewsure reproduce regression --budget 0.05 --seeds 1             a look at it on a CPU
       fewsure reproduce regression --only simpa maml --device cuda     some methods now, the others later
       fewsure reproduce omniglot --tasks 100000 --device cuda
@@ -60,6 +64,8 @@ class Reproduce(Common):
     """Multiplies the number of updates of every training."""
     seeds: int = 3
     """Trainings of each entry, with seeds 0, 1, …"""
+    jobs: int = 1
+    """Trainings at a time, each in a process of its own."""
     tasks: int = 1000
     """Test tasks."""
     out: Path | None = None
@@ -96,6 +102,7 @@ def _reproduce(command: Reproduce) -> None:
     require_known("target", command.target, [*TARGETS, *SEVERAL])
     require(0 < command.budget < float("inf"), "budget", "a number above 0", command.budget)
     require(command.seeds >= 1, "seeds", "at least 1", command.seeds)
+    require(command.jobs >= 1, "jobs", "at least 1", command.jobs)
     require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
     targets = SEVERAL.get(command.target, (command.target,))
     if len(targets) > 1 and (command.out or command.results or command.page):
@@ -111,10 +118,29 @@ def _reproduce(command: Reproduce) -> None:
     for target in targets:
         out = command.out or Path("runs") / target
         reproduction = Reproduction(target, out, device, command.budget, command.seeds, command.tasks, command.json)
-        for entry in () if command.collect else command.only or TARGETS[target].entries:
-            reproduction.run(entry)
+        if not command.collect:
+            _run(reproduction, command.only or TARGETS[target].entries, command)
         rows += reproduction.write(command.results or out / "results.json", command.page or out / "results.md")
     print(json.dumps(rows)) if command.json else print_tables(evaluation_tables(rows))
+
+
+def _run(reproduction: Reproduction, entries: Sequence[str], command: Reproduce) -> None:
+    """All that is not finished yet."""
+    chains = [reproduction.stages(entry) for entry in entries]
+    if command.jobs == 1:
+        for job in (job for stages in chains for stage in stages for job in stage):
+            reproduction.do(job)
+        return
+    count, finished = sum(len(stage) for stages in chains for stage in stages), 0
+    with ProgressLine(f"{command.jobs} trainings at a time", quiet=command.json) as line:
+
+        def show(job: Job) -> None:
+            nonlocal finished
+            finished += 1
+            line.show(finished, count, f"{job.entry}, {job.kind} {job.number} is done")
+
+        quiet = dataclasses.replace(reproduction, quiet=True)
+        side_by_side(quiet.do, chains, command.jobs, show)
 
 
 QUICKSTART = command("quickstart", Quickstart, _quickstart)
