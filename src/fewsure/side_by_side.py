@@ -1,4 +1,4 @@
-"""Pieces of work in processes of their own, side by side: a small training leaves most of a GPU, or some cores, idle."""
+"""Pieces of work in processes of their own, side by side: a small training leaves most of a GPU, or a core, idle."""
 
 import multiprocessing
 import os
