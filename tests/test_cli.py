@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from fewsure.algorithms import ALGORITHMS
 from fewsure.bench.cases import headline_cases
+from fewsure.bench.long import PRECISIONS, training_curve
 from fewsure.cli import main
 from fewsure.commands import COMMANDS
 from fewsure.data import DATA
@@ -233,7 +235,9 @@ def test_bench_times_every_method_and_takes_a_plain_x(
     assert set(kinds) == {"conv4 28×28", "conv4 84×84"}
 
 
-def test_bench_draws_curves_and_evaluates_many_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_draws_curves_and_evaluates_many_tasks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     one_case = headline_cases(("sine-line",))[:1]
     monkeypatch.setattr("fewsure.commands.bench.headline_cases", lambda kinds: one_case)
     monkeypatch.setattr("fewsure.bench.long.VALIDATION_TASKS", 20)
@@ -241,6 +245,9 @@ def test_bench_draws_curves_and_evaluates_many_tasks(tmp_path: Path, monkeypatch
     options = ["--tasks", "2", "4", "--seconds", "0.01", "--curve-updates", "2", "--evaluated-tasks", "2040"]
     paths = ["--results", str(results), "--page", str(page)]
     assert main(["bench", "--device", "cpu", "--precisions", "tf32", "bf16", *options, *paths]) == 0
+    printed = capsys.readouterr().out
+    assert [f"simpa under {precision}: MSE" in printed for precision in PRECISIONS] == [True] * 3
+    assert "maml: 2,040 tasks evaluated in" in printed
     record = json.loads(results.read_text())
     assert [(case["T"], case["precision"]) for case in record["cases"]] == [
         *[(2, "tf32"), (2, "bf16")],
@@ -254,5 +261,36 @@ def test_bench_draws_curves_and_evaluates_many_tasks(tmp_path: Path, monkeypatch
     (evaluated,) = record["evaluations"]
     assert evaluated["tasks"] == 2040
     assert len(evaluated["memory_gib"]) == 2  # shards
-    assert "## Precision" in page.read_text()
+    assert [curve["updates"][-1] for curve in record["curves"]] == [2, 2, 2]
+    text = page.read_text()
+    assert "## Precision" in text
+    assert "2 updates from one seed" in text
+    assert "on 20 validation tasks" in text
     assert (page.parent / "figures" / "precision.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--kinds", "conv5"], "kinds"),
+        (["--tasks", "20", "1"], "tasks"),
+        (["--seconds", "0"], "seconds"),
+        (["--precisions", "tf32", "fp8"], "precisions"),
+        (["--curve-updates", "-1"], "curve_updates"),
+        (["--evaluated-tasks", "1"], "evaluated_tasks"),
+        (["--evaluated-tasks", "-5"], "evaluated_tasks"),
+    ],
+)
+def test_bench_refuses_before_it_measures(
+    options: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fewsure.commands.bench.matrix_rate", lambda device: pytest.fail("it has measured"))
+    assert main(["bench", "--device", "cpu", *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"`{says}`" in line
+
+
+def test_a_curve_ends_with_the_last_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fewsure.bench.long.POINTS", 2)
+    monkeypatch.setattr("fewsure.bench.long.VALIDATION_TASKS", 2)
+    assert training_curve("float32", torch.device("cpu"), 5)["updates"] == [2, 4, 5]

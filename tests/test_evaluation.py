@@ -205,7 +205,7 @@ def test_a_shard_that_is_not_whole_or_not_its_own_is_made_again(
     assert equal(run.evaluation_records(), records)
 
 
-def test_what_a_shard_belongs_to_depends_on_all_that_decides_its_records(tmp_path: Path) -> None:
+def test_what_a_shard_belongs_to_depends_on_all_that_decides_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = sine_line()
     meta = initial(experiment)
     moved = {part: {name: value + 1e-6 for name, value in params.items()} for part, params in meta.items()}
@@ -219,6 +219,8 @@ def test_what_a_shard_belongs_to_depends_on_all_that_decides_its_records(tmp_pat
     }
     assert len(found) == 6
     assert identity(sine_line(), initial(sine_line()), seed=0, stream="test") in found
+    monkeypatch.setattr(torch, "__version__", "another")
+    assert identity(sine_line(), initial(sine_line()), seed=0, stream="test") not in found
 
 
 def test_another_evaluation_replaces_the_last_one_once_it_is_whole(tmp_path: Path, small_shards: None) -> None:
@@ -232,6 +234,22 @@ def test_another_evaluation_replaces_the_last_one_once_it_is_whole(tmp_path: Pat
     assert [path.name for path in (run.folder / "evaluation").iterdir()] == [found["records"]]
     run.forget_evaluation()
     assert not list(run.folder.glob("evaluation*"))
+
+
+def test_one_of_more_tasks_leaves_the_last_one_readable_until_it_is_whole(tmp_path: Path, small_shards: None) -> None:
+    run = trained(tmp_path / "run", sine_line())
+    shorter = evaluate_run(run, CPU, tasks=60, seed=0, quiet=True)
+    records, folder = run.evaluation_records(), run.evaluation_shards(shorter["records"]).folder
+    assert sorted(path.name for path in folder.iterdir()) == ["0000000000.safetensors", "0000000040-20.safetensors"]
+    killed_after(run, 130, done=100)  # tasks 40 to 79 are kept by then
+    assert run.evaluation() == shorter
+    assert equal(run.evaluation_records(), records)
+    evaluate_run(run, CPU, tasks=130, seed=0, quiet=True)
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == [f"{name}.safetensors" for name in ("0000000000", "0000000040", "0000000080", "0000000120-10")]
+    assert equal(
+        {name: value[:40] for name, value in run.evaluation_records().items()}, {n: v[:40] for n, v in records.items()}
+    )
 
 
 def test_tasks_that_diverge_leave_no_shard_behind(tmp_path: Path) -> None:
@@ -322,6 +340,13 @@ def test_the_records_of_a_run_are_looked_up_and_never_made_into_a_path(two_runs:
         path.write_text(json.dumps(whole | {"records": records, "tasks": tasks}))
         with pytest.raises(FewsureError, match="run `fewsure evaluate"):
             two_runs[0].evaluation_records()
+
+
+def test_records_without_a_score_that_the_result_has_are_refused(two_runs: list[Run]) -> None:
+    path = two_runs[0].folder / "evaluation.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"mse": {"mean": 1.0, "ci95": 0.1}}))
+    with pytest.raises(FewsureError, match=r"are another evaluation's; run `fewsure evaluate"):
+        compare_runs(two_runs)
 
 
 def test_joined_records_are_in_the_order_of_tasks() -> None:

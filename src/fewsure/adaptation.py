@@ -5,7 +5,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fewsure.devices import rounded
 from fewsure.errors import require
 from fewsure.types import Params
 
@@ -17,18 +16,23 @@ def descend(
 ) -> Params:
     """One step of gradient descent, params − lr · ∇objective(params), with the gradient that `gradient_of` returns."""
     gradient = gradient_of(objective, params, first_order=first_order, clip_norm=clip_norm)
-    return {name: torch.add(value, gradient[name], alpha=-lr) for name, value in params.items()}
+    return take_step(params, gradient, lr)
+
+
+def take_step(params: Params, gradient: Params, lr: float | Tensor) -> Params:
+    """params − lr · gradient, where there is a gradient."""
+    if isinstance(lr, Tensor):
+        return params | {name: params[name] - lr * value for name, value in gradient.items()}
+    return params | {name: torch.add(params[name], value, alpha=-lr) for name, value in gradient.items()}
 
 
 def gradient_of(objective: Objective, params: Params, *, first_order: bool, clip_norm: float | None = None) -> Params:
     """∇objective(params), scaled down to a norm of `clip_norm` where it is longer.
 
     First order takes the gradient as a constant: a step along it then differentiates as the identity, so that the
-    meta-gradient is the query gradient at the adapted weights, and nothing of the step itself is recorded. It is taken
-    at the parameters as products take them.
+    meta-gradient is the query gradient at the adapted weights, and nothing of the step itself is recorded.
     """
-    at = {name: rounded(value.detach()) for name, value in params.items()} if first_order else params
-    gradient: Params = torch.func.grad(objective)(at)
+    gradient: Params = torch.func.grad(objective)(detach(params) if first_order else params)
     return gradient if clip_norm is None else clip(gradient, clip_norm)
 
 

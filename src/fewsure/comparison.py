@@ -67,6 +67,11 @@ def _compared(first: Run, one: Mapping[str, Any], second: Run, two: Mapping[str,
                 f"{first.folder} and {second.folder} were evaluated on different tasks, for instance on a CPU and on a "
                 "GPU; run `fewsure evaluate` on both on one machine"
             )
+        for run, found in ((first, records), (second, others)):
+            if not scores.keys() <= found.keys():
+                raise FewsureError(
+                    f"the records in {run.folder} are another evaluation's; run `fewsure evaluate {run.folder}`"
+                )
         for name, score in scores.items():
             score.add(records[name], others[name])
     transductive = (bool(one["transductive"]), bool(two["transductive"]))

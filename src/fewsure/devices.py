@@ -13,18 +13,19 @@ from fewsure.types import Parts
 
 Precision = Literal["tf32", "float32", "bf16"]
 
-
 _ROUNDS: ContextVar[bool] = ContextVar("large matrices are rounded", default=False)
+
 LARGE = 2**18
 """Numbers of a matrix that is worth rounding: what is saved on smaller ones is lost in the rounding itself."""
 
 
 @contextmanager
 def precision(wanted: Precision) -> Iterator[None]:
-    """How numbers may be rounded in matrix products: their inputs to TF32 (10 bits of fraction) on a GPU, or not.
+    """How numbers may be rounded in matrix products.
 
-    With `bf16`, large matrices (SImPa's last layer and its critic's first), and what they are multiplied with, are
-    bfloat16 (7 bits of fraction), which halves the memory that is moved too. All else is as with `tf32`.
+    `float32` rounds nothing. `tf32` rounds the inputs of products to TF32 (10 bits of fraction) on a GPU, and nothing
+    on a CPU. `bf16` does that too, and SImPa then takes the large matrices of its generator and its critic `rounded`,
+    on any device, with what they are multiplied with.
     """
     switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [switch.allow_tf32 for switch in switches]
@@ -40,13 +41,18 @@ def precision(wanted: Precision) -> Iterator[None]:
 
 
 def rounded_type(matrix: Tensor) -> torch.dtype:
-    """What products take a matrix as, under the `precision` that is in force."""
+    """bfloat16 (7 bits of fraction, half the memory to move) for a large matrix under `bf16`; else its own type."""
     return torch.bfloat16 if _ROUNDS.get() and matrix.numel() >= LARGE else matrix.dtype
 
 
 def rounded(matrix: Tensor) -> Tensor:
-    """A matrix as products take it."""
+    """A matrix in its `rounded_type`."""
     return matrix.to(rounded_type(matrix))
+
+
+def in_full(numbers: Tensor) -> Tensor:
+    """Numbers that were rounded to bfloat16, as float32: sums and base networks take them so."""
+    return numbers.float() if numbers.dtype == torch.bfloat16 else numbers
 
 
 def find_device(name: str) -> torch.device:

@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fewsure.concentration import Reading, require_share, upper_limit
+from fewsure.devices import in_full
 from fewsure.errors import require
 from fewsure.kernels.fused import fused_kernels_fit
 from fewsure.kernels.fused import moment_kl as fused_moment_kl
@@ -81,7 +82,7 @@ def semi_implicit_kl(means: Float[Tensor, "*S n"], std: float, prior_std: float)
     >>> semi_implicit_kl(torch.zeros(4, 3), std=1.0, prior_std=1.0)
     tensor(0.)
     """
-    return _semi_implicit(means.square().mean(), means.shape[-1], std, prior_std)
+    return _semi_implicit(in_full(means).square().mean(), means.shape[-1], std, prior_std)
 
 
 def semi_implicit_reading(means: Float[Tensor, "S *T n"], std: float, prior_std: float, delta: float) -> Reading:
@@ -112,14 +113,9 @@ def _semi_implicit(mean_square: Number, weights: int, std: float, prior_std: flo
     return 0.5 * weights * (ratio - 1 - math.log(ratio) + mean_square / prior_std**2)
 
 
-def _in_full(samples: Tensor) -> Tensor:
-    """Numbers that were rounded to bfloat16 are summed as float32."""
-    return samples.float() if samples.dtype == torch.bfloat16 else samples
-
-
 def moments(samples: Float[Tensor, "S n"]) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """Mean and (unbiased) variance of each weight over the samples."""
-    samples = _in_full(samples)
+    samples = in_full(samples)
     mean = samples.mean(0)
     return mean, (samples - mean).square().sum(0) / (len(samples) - 1) + VARIANCE_FLOOR  # torch.var is slow on a CPU
 
@@ -135,7 +131,7 @@ def moment_kl(samples: Float[Tensor, "S n"], prior_std: float) -> Float[Tensor, 
 
     which is taken off.
     """
-    samples = _in_full(samples)
+    samples = in_full(samples)
     count, weights = samples.shape
     log_bias = moment_log_bias(count, weights)
     if fused_kernels_fit(samples):
@@ -174,7 +170,7 @@ def donsker_varadhan(on_posterior: Float[Tensor, " S"], on_prior: Float[Tensor, 
     >>> donsker_varadhan(torch.zeros(4), torch.zeros(4))
     tensor(0.)
     """
-    on_posterior, on_prior = _in_full(on_posterior), _in_full(on_prior)
+    on_posterior, on_prior = in_full(on_posterior), in_full(on_prior)
     return on_posterior.mean() - (on_prior.logsumexp(0) - math.log(on_prior.shape[0]))
 
 

@@ -126,8 +126,8 @@ def _computed(
 def identity(experiment: Experiment, meta: Parts, *, seed: int, stream: Split) -> str:
     """16 hexadecimal digits that two evaluations share only if a task has the same record in both.
 
-    They depend on the experiment, the meta-parameters, the data, the seed, the device and the code, and not on the
-    number of tasks.
+    They depend on the experiment, the meta-parameters, the data, the seed, the device, torch and the code, and not on
+    the number of tasks.
     """
     device = device_of(meta)
     decides = {
@@ -138,6 +138,7 @@ def identity(experiment: Experiment, meta: Parts, *, seed: int, stream: Split) -
         "stream": stream,
         "data": experiment.data.checksum(stream),
         "device": device_name(device),
+        "torch": torch.__version__,
         "code": _code_checksum(),
     }
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode())

@@ -78,7 +78,10 @@ class Mlp:
         return x
 
     def rounded(self, params: Params) -> Params:
-        """The same weights as its products take them, made once where it is called several times."""
+        """The same weights for several calls: if its first matrix is large enough to be rounded, so are all of them.
+
+        Each call would round them otherwise, since a product takes both its inputs as the shorter of them is.
+        """
         dtype = rounded_type(params["0.weight"])
         return {name: value.to(dtype) if name.endswith("weight") else value for name, value in params.items()}
 

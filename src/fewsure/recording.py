@@ -63,7 +63,7 @@ class Recorded(Generic[Result]):
         return result
 
     def _record(self, work: Callable[[], Result]) -> None:
-        graph = torch.cuda.CUDAGraph()
+        seed, graph = self._generator.initial_seed(), torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)  # each replay then draws from the seed it is given
         try:
             with torch.cuda.graph(graph):
@@ -71,4 +71,5 @@ class Recorded(Generic[Result]):
             self._graph = graph
         except RuntimeError as error:
             self._records = False
+            self._generator.manual_seed(seed)  # the call goes on as a plain one
             warnings.warn(f"{self._name} cannot be recorded, and runs one kernel at a time ({error})", stacklevel=3)

@@ -1,6 +1,8 @@
 """The records of evaluated tasks, in shards: what an evaluation keeps as it goes, and what is read of it later.
 
-A shard is a safetensors file with one row per task, named after its first task. Its header says what it belongs to:
+A shard is a safetensors file with one row per task. It is named after its first task, and after their number if that is
+not 2,000: the last shards of a longer and of a shorter evaluation lie side by side until one of them is whole. The
+header of a file says what it belongs to:
 
     format        of the file
     evaluation    the evaluation that its tasks are of (`fewsure.evaluation.identity`)
@@ -67,7 +69,7 @@ class Forgotten:
 
 
 class InMemory(dict[int, Shard]):
-    """Shards that nobody needs later."""
+    """Shards that go with the process."""
 
     def has(self, first: int, tasks: int) -> bool:
         return first in self and rows(self[first].records) == tasks
@@ -93,7 +95,7 @@ class ShardFolder:
         return True
 
     def read(self, first: int, tasks: int) -> Shard:
-        path = self._path(first)
+        path = self._path(first, tasks)
         try:
             with safe_open(path, "pt") as file:
                 header = dict(file.metadata() or {})
@@ -107,12 +109,21 @@ class ShardFolder:
     def write(self, first: int, shard: Shard) -> None:
         if is_first():
             make_folder(self.folder)
-            header = self._header(first, rows(shard.records)) | {"seconds": f"{shard.seconds:.3f}"}
+            tasks = rows(shard.records)
+            header = self._header(first, tasks) | {"seconds": f"{shard.seconds:.3f}"}
             tensors = {name: value.contiguous() for name, value in shard.records.items()}
-            write_atomically(self._path(first), save(tensors, header))
+            write_atomically(self._path(first, tasks), save(tensors, header))
 
-    def _path(self, first: int) -> Path:
-        return self.folder / f"{first:010}.safetensors"
+    def forget_other_ends(self, tasks: int) -> None:
+        """Remove the last shards of evaluations of other numbers of tasks, as far as those are no whole ones."""
+        own = self._path(tasks - tasks % SHARD, tasks % SHARD)
+        for path in self.folder.glob("*-*.safetensors"):
+            if path != own:
+                path.unlink()
+
+    def _path(self, first: int, tasks: int) -> Path:
+        number = "" if tasks == SHARD else f"-{tasks}"
+        return self.folder / f"{first:010}{number}.safetensors"
 
     def _header(self, first: int, tasks: int) -> dict[str, str]:
         evaluation = self.folder.name

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fewsure.adaptation import descend, detach, require_clip_norm
+from fewsure.adaptation import detach, gradient_of, require_clip_norm, take_step
 from fewsure.bounds import theorem_1, theorem_2
 from fewsure.divergences import donsker_varadhan, isotropic_kl, moment_kl, semi_implicit_kl, standardise
 from fewsure.errors import require
@@ -228,12 +228,14 @@ class Simpa:
             return -self._critic_estimate(seen, critic, model, noise, step)
 
         generator = theta  # λ ← θ
-        critic = self.critic(model).aligned(meta["critic"]) if self.uses_critic else {}  # ω ← ω₀
+        network = self.critic(model)
+        critic = network.aligned(meta["critic"]) if self.uses_critic else {}  # ω ← ω₀
         for step in range(self.inner_steps):
             seen, descend_to = family.generate(generator, noise["z"][step], self._sight, first_order=self.first_order)
             for _ in range(self.critic_steps if self.uses_critic else 0):
                 ascent = partial(negative_estimate, seen=detach(seen), step=step)
-                critic = descend(ascent, critic, self.critic_lr, first_order=self.first_order)
+                at = network.rounded(critic) if self.first_order else critic  # its gradient then stays as short
+                critic = take_step(critic, gradient_of(ascent, at, first_order=self.first_order), self.critic_lr)
             gradient = torch.func.grad(bound)(seen, detach(critic), step)
             generator = descend_to(gradient, self.inner_lr, self.inner_clip_norm)
         return {"generator": generator} | ({"critic": critic} if self.uses_critic else {})

@@ -29,14 +29,15 @@ def training_curve(precision: str, device: torch.device, updates: int) -> dict[s
     at, losses, memory = [], [], []
     for update in range(updates):
         make_update(update)
-        if (update + 1) % every == 0:
+        if (update + 1) % every == 0 or update + 1 == updates:
             at.append(update + 1)
             losses.append(make_update.means()["loss"])
             memory.append(allocated_memory(device))
             make_update.forget_means()
     scores, _ = evaluate(experiment, meta, tasks=VALIDATION_TASKS, seed=0, stream="validation")
     scored = {"mse": scores["mse"]["mean"], "ece": scores["ece"], "nll": scores["nll"]["mean"]}
-    return {"precision": precision, "updates": at, "loss": losses, "memory_gib": memory, **scored}
+    curve = {"precision": precision, "updates": at, "loss": losses, "memory_gib": memory}
+    return {**curve, "validation_tasks": VALIDATION_TASKS, **scored}
 
 
 def evaluation_at_scale(experiment: Experiment, device: torch.device, tasks: int) -> dict[str, Any]:

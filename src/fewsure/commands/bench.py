@@ -66,11 +66,14 @@ def _bench(command: Bench) -> None:
         require_known("kinds", kind, list(KINDS))
     require(min(command.tasks) >= 2, "tasks", "at least 2", min(command.tasks))
     require(command.seconds > 0, "seconds", "a number above 0", command.seconds)
+    for precision in command.precisions:
+        require_known("precisions", precision, list(PRECISIONS))
+    updates, evaluated_tasks = command.curve_updates, command.evaluated_tasks
+    require(updates >= 0, "curve_updates", "at least 1, or 0 for none", updates)
+    require(evaluated_tasks >= 0 and evaluated_tasks != 1, "evaluated_tasks", "at least 2, or 0", evaluated_tasks)
     device = find_device(command.device)
     began = time.perf_counter()
     roof = matrix_rate(device)
-    for precision in command.precisions:
-        require_known("precisions", precision, list(PRECISIONS))
     cases = [
         case.with_options("training", tasks=tasks, chunk_size=command.chunk_size, precision=precision)
         for case in headline_cases(kinds)
@@ -83,7 +86,6 @@ def _bench(command: Bench) -> None:
             line.show(number, len(cases), f"{case.method}, {case.tasks}")
             rows.append(_measured(case, device, command, roof))
     grown = [growth(sweep, device, command.seconds / 2)._asdict() for sweep in sweeps()] if command.scaling else []
-    updates, evaluated_tasks = command.curve_updates, command.evaluated_tasks
     curves = [training_curve(precision, device, updates) for precision in PRECISIONS] if updates else []
     evaluated = [
         evaluation_at_scale(case.experiment, device, evaluated_tasks)

@@ -91,6 +91,7 @@ class Classification:
     def large_enough(self, pool: Pool, split: Split) -> Pool:
         """A split's pool without the classes that have fewer than shot + query examples, as a user's own data may.
 
+        Of training and testing, the one that takes more of a class decides, since validation classes may serve both.
         Where the others make no task, it is left as it is, and drawing from it says what is missing.
         """
         needed = max(self.shot + self.query, (self.train_shot or self.shot) + (self.train_query or self.query))

@@ -222,7 +222,8 @@ def _pool_kernel(y, mean, scale, pooled, images, height, width, F: tl.constexpr,
     top = tl.maximum(tl.load(places, mask=valid), tl.load(places + F, mask=valid))
     low = tl.maximum(tl.load(places + width * F, mask=valid), tl.load(places + (width + 1) * F, mask=valid))
     centre, factor = tl.load(mean + group * F + filters), tl.load(scale + group * F + filters)
-    value = tl.maximum((tl.maximum(top, low) - centre) * factor, 0.0)
+    normal = (tl.maximum(top, low) - centre) * factor
+    value = tl.where(normal < 0, 0.0, normal)  # a maximum would take what is no number for 0
     tl.store(pooled + (group * windows + window)[:, None] * F + filters, value, mask=valid)
 
 

@@ -297,8 +297,8 @@ class _Squash(torch.autograd.Function):
         store = right
         if wanted.rank and right is None:
             store = mapped.new_empty(groups, wanted.rank, mapped.shape[2])
-        kept, moments = store if wanted.rank else None, (wanted.prior_std, wanted.floor)
-        fit, kl, of_bias = kernels.squash(mapped, bias, inner, right, wanted.fit, wanted.weights, *moments, kept, rank)
+        kept, look = store if wanted.rank else None, (wanted.fit, wanted.weights, wanted.prior_std, wanted.floor)
+        fit, kl, of_bias = kernels.squash(mapped, bias, inner, right, *look, kept, rank, _precision())
         kl = of_bias.new_empty(groups) if kl is None else kl
         store = store.view(store.shape) if wanted.rank and store is not None else of_bias.new_empty(groups, 0)
         return fit, kl, of_bias, mapped, store
@@ -312,9 +312,13 @@ class _Squash(torch.autograd.Function):
         ctx.save_for_backward(hidden, last, left, right, fit, *saved)
 
     @staticmethod
-    def backward(ctx: Any, of_fit: Tensor, of_kl: Tensor | None, *_: Any) -> tuple[Any, ...]:
-        _, last, *_, delta, _ = ctx.saved_tensors
-        of_kl = None if ctx.wanted.prior_std is None else of_kl
+    def backward(ctx: Any, of_fit: Tensor | None, of_kl: Tensor | None, *_: Any) -> tuple[Any, ...]:
+        _, last, *_, fit, _, delta, _ = ctx.saved_tensors
+        of_fit = torch.zeros_like(fit) if of_fit is None else of_fit  # an objective may look at one of them alone
+        if ctx.wanted.prior_std is None:
+            of_kl = None
+        elif of_kl is None:
+            of_kl = fit.new_zeros(len(fit))
         found = _Back.apply(of_fit, of_kl, *ctx.saved_tensors, False)  # type: ignore[no-untyped-call]
         of_hidden, of_bias, rows, _ = found
         of_last = rows.flatten(0, 1).T.to(last.dtype) @ delta.flatten(0, 1)

@@ -17,10 +17,10 @@ ELEMENTS = 4096
 """Most numbers that a program holds."""
 MOST_COLUMNS = 1024
 """Most columns of a program: several programs for each multiprocessor, however few the samples."""
-WARPS = 2
-"""Of a program: with more, they spend their time adding up across each other."""
 FEW = 128
-"""Up to so many products of samples and factors, a program adds them up itself."""
+"""Up to so many products of samples and factors, a program adds them up one by one, and beyond as a matrix product."""
+DEPTH = 32
+"""Factors that a matrix product takes at a time."""
 
 
 def squash(
@@ -34,24 +34,25 @@ def squash(
     floor: float,
     store: Tensor | None,
     first: int,
+    precision: str,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """(the first `fit` samples (G, fit, n), the KL (G,), the sum of δ over the other samples (G, N)).
 
     With a KL, δ takes the place of `mapped`, and is written into the rows of `store` (G, R, N) from `first` on too.
     """
     groups, samples, columns = mapped.shape
-    few = inner is not None and samples * inner.shape[2] <= FEW
-    if inner is not None and right is not None and not few:
-        mapped.baddbmm_(inner, right[:, : inner.shape[2]])
-    block = max(16, min(MOST_COLUMNS, ELEMENTS // triton.next_power_of_2(samples)))
+    rank = 0 if inner is None else inner.shape[2]
+    many = samples * rank > FEW
+    held = max(16 if many else 1, triton.next_power_of_2(samples))
+    block = max(16, min(MOST_COLUMNS, ELEMENTS // held))
     blocks = triton.cdiv(columns, block)
     fitted, of_bias = bias.new_empty(groups, fit, weights), bias.new_empty(groups, columns)
     partial = bias.new_empty(groups, blocks)
     _squash_kernel[(blocks, groups)](
         mapped,
         bias,
-        inner if few else mapped,
-        right if few else mapped,
+        mapped if inner is None else inner,
+        mapped if right is None else right,
         fitted,
         partial,
         of_bias,
@@ -60,19 +61,22 @@ def squash(
         weights,
         columns,
         fit,
-        inner.shape[2] if few and inner is not None else 0,
+        rank,
         bias.stride(0),
-        right.stride(0) if few and right is not None else 0,
+        0 if right is None else right.stride(0),
         0 if store is None else store.stride(0),
         first,
         1.0 if prior_std is None else prior_std**2,
         floor,
-        SAMPLES=triton.next_power_of_2(samples),
+        SAMPLES=held,
         COLUMNS=block,
         KL=prior_std is not None,
-        FACTORS=few,
+        FACTORS=rank > 0 and not many,
+        MANY_FACTORS=many,
+        DEPTH=DEPTH,
         STORE=store is not None,
-        num_warps=WARPS,
+        PRECISION=precision,
+        num_warps=4 if many else 2,  # with more, they spend their time adding up across each other
     )
     return fitted, None if prior_std is None else partial.sum(1), of_bias
 
@@ -150,7 +154,10 @@ def _squash_kernel(
     COLUMNS: tl.constexpr,
     KL: tl.constexpr,
     FACTORS: tl.constexpr,
+    MANY_FACTORS: tl.constexpr,
+    DEPTH: tl.constexpr,
     STORE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     block, group = tl.program_id(0), tl.program_id(1).to(tl.int64)
     column, row = block * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, SAMPLES)
@@ -167,6 +174,19 @@ def _squash_kernel(
             share = tl.load(inner + row * rank + factor, mask=sampled, other=0.0).to(tl.float32)
             line = tl.load(right + factor * columns + column, mask=valid, other=0.0)
             value += share[:, None] * line[None, :]
+    if MANY_FACTORS:
+        inner += group * samples * rank
+        right += group * of_right_group
+        for start in range(0, rank, DEPTH):
+            factor = start + tl.arange(0, DEPTH)
+            used = factor < rank
+            shares = tl.load(
+                inner + row[:, None] * rank + factor[None, :], mask=sampled[:, None] & used[None, :], other=0.0
+            )
+            lines = tl.load(
+                right + factor[:, None] * columns + column[None, :], mask=used[:, None] & valid[None, :], other=0.0
+            )
+            value = tl.dot(shares, lines, value, input_precision=PRECISION)
     y = 1 - 2 / (tl.exp(2 * value) + 1)
     fitted += group * fit * weights
     handed_out = (row < fit)[:, None]

@@ -48,7 +48,7 @@ def _activate_kernel(
     value = tl.load(places, mask=here, other=0.0).to(tl.float32)
     value += tl.load(bias + group * of_bias_group + column, mask=valid, other=0.0)[None, :]
     if KIND == 1:
-        value = tl.maximum(value, 0.0)
+        value = tl.where(value < 0, 0.0, value)  # a maximum would take what is no number for 0
     if KIND == 2:
         value = 1 - 2 / (tl.exp(2 * value) + 1)
     tl.store(places, value, mask=here)

@@ -20,8 +20,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import vjp
 
-from fewsure.adaptation import clip, clip_scale, detach
-from fewsure.devices import rounded, rounded_type
+from fewsure.adaptation import clip, clip_scale, detach, take_step
+from fewsure.devices import in_full, rounded, rounded_type
 from fewsure.divergences import VARIANCE_FLOOR, moment_kl, moment_log_bias
 from fewsure.kernels.fused import MOST_SAMPLES, Back, Squash, fused_kernels_fit, squash
 from fewsure.networks import ALIGNED, Mlp, layer, product, weight_count
@@ -118,7 +118,7 @@ class ImplicitPosterior:
 
             def dense_step(gradient: Seen, lr: float, limit: float | None) -> Params:
                 of_all = pull_back(gradient)
-                return _descend(parameters, of_all if limit is None else clip(of_all, limit), lr)
+                return take_step(parameters, of_all if limit is None else clip(of_all, limit), lr)
 
             return seen, dense_step
 
@@ -134,7 +134,7 @@ class ImplicitPosterior:
                 squared = of_last + sum(value.square().sum() for value in of_own.values())
                 lr = lr * clip_scale(squared, limit)
             left = torch.cat([at["left"], -lr * rows]) if "left" in at else -lr * rows
-            return _descend(parameters, of_own, lr) | {"left": left, "right": right}
+            return take_step(parameters, of_own, lr) | {"left": left, "right": right}
 
         return seen, step
 
@@ -166,7 +166,7 @@ class ImplicitPosterior:
 
     def _look(self, samples: Tensor, sight: Sight) -> Seen:
         weights = weight_count(self.network)
-        seen = {"fit": samples[: sight.fit, :weights]} | ({"padded": samples} if sight.padded else {})
+        seen = {"fit": in_full(samples[: sight.fit, :weights])} | ({"padded": samples} if sight.padded else {})
         kl = {} if sight.prior_std is None else {"moment_kl": moment_kl(samples[:, :weights], sight.prior_std)}
         return seen | kl
 
@@ -202,12 +202,6 @@ class ImplicitPosterior:
             return {"fit": fit}, lambda gradient, norm: back(gradient["fit"], None, norm)
         seen = {"fit": fit, "moment_kl": kl - moment_log_bias(len(hidden), weights)}
         return seen, lambda gradient, norm: back(gradient["fit"], gradient["moment_kl"], norm)
-
-
-def _descend(parameters: Params, gradient: Params, lr: float | Tensor) -> Params:
-    if isinstance(lr, Tensor):
-        return parameters | {name: parameters[name] - lr * value for name, value in gradient.items()}
-    return parameters | {name: torch.add(parameters[name], value, alpha=-lr) for name, value in gradient.items()}
 
 
 def _pull_back(function: Callable[[Any], Any], at: Any) -> tuple[Any, Callable[[Any], Any]]:

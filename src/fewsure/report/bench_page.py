@@ -20,8 +20,17 @@ def bench_table(record: Mapping[str, Any]) -> str:
     """As text."""
     head = f"{record['device']}, torch {record['torch']}, {record['matrix_rate'] / 1e12:.2f} TFLOP/s in a large product"
     table = in_columns([HEADERS, *map(_cells, record["cases"])], right=lambda column: column >= 3)
-    growth = [_growth_line(curve) for curve in record["scaling"]]
-    return "\n".join([head, "", table, *(["", *growth] if growth else [])])
+    more = [_growth_line(curve) for curve in record["scaling"]]
+    more += [
+        f"simpa under {curve['precision']}: MSE {curve['mse']:.3f}, ECE {curve['ece']:.4f}, NLL {curve['nll']:.2f} "
+        f"after {curve['updates'][-1]:,} updates"
+        for curve in record["curves"]
+    ]
+    more += [
+        f"{found['method']}: {found['tasks']:,} tasks evaluated in {found['seconds']:,.1f} s"
+        for found in record["evaluations"]
+    ]
+    return "\n".join([head, "", table, *(["", *more] if more else [])])
 
 
 def bench_page(record: Mapping[str, Any], page: Path) -> None:
@@ -35,7 +44,7 @@ def bench_page(record: Mapping[str, Any], page: Path) -> None:
         "",
         "Every update draws fresh tasks and does all that training does: sampling, adaptation (5 steps, first order),",
         "meta-gradient, Adam. Medians over windows of updates, after a warm-up. TFLOP/s counts matrix products and",
-        f"convolutions alone; one large product at the same precision reaches {record['matrix_rate'] / 1e12:.1f}.",
+        f"convolutions alone. The peak of all rows is a large product in `tf32`: {record['matrix_rate'] / 1e12:.1f}.",
         "The plain program runs one task after another, kernel by kernel, and copies everything for each task.",
         "",
         *_markdown(HEADERS, [_cells(row) for row in record["cases"]]),
@@ -88,12 +97,13 @@ def _curves(record: Mapping[str, Any], page: Path) -> list[str]:
         )
         for curve in record["curves"]
     ]
+    first = record["curves"][0]
     headers = ("precision", "MSE", "ECE", "NLL", "GiB in use, early", "at the end")
     return [
         "## Precision",
         "",
-        f"SImPa with the moment KL (64 samples) on sine-line, {record['curves'][0]['updates'][-1]:,} updates from one",
-        "seed, scored on 500 validation tasks. `bf16` rounds SImPa's largest matrices alone.",
+        f"SImPa with the moment KL (64 samples) on sine-line, {first['updates'][-1]:,} updates from one seed, scored",
+        f"on {first['validation_tasks']} validation tasks. `bf16` rounds SImPa's large matrices alone.",
         "",
         *_markdown(headers, rows),
         "",

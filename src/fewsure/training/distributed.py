@@ -139,9 +139,10 @@ def share_out(
     work: Callable[[Part], Mapping[str, Tensor]],
     progress: Callable[[int], None],
 ) -> dict[str, Tensor]:
-    """What `work` finds of each part, joined in order: by name, tensors on the CPU with a leading dimension of `rows`.
+    """What `work` finds of each part, joined in order: by name, tensors with a leading dimension of `rows`.
 
-    Processes take parts in turn, and each has the whole result. `progress` hears how many rows are done.
+    Processes take parts in turn, and each has the whole result, then on the CPU. `progress` hears how many rows are
+    done.
     """
     found: list[tuple[slice, Mapping[str, Tensor]]] = []
     done, spare = 0, None

@@ -267,15 +267,15 @@ class Run:
             for path in (self.folder / name).iterdir():
                 if path.name != summary["records"]:
                     _remove(path)
+            self.evaluation_shards(summary["records"], which).forget_other_ends(summary["tasks"])
             (self.folder / f"{name}.safetensors").unlink(missing_ok=True)  # of an older version
 
     def evaluated_tasks(self) -> Iterable[Records]:
         """What the last `fewsure evaluate` found of each task, shard by shard; it can be iterated more than once."""
         summary = self.evaluation() or {}
         folder, tasks = self.folder / _evaluation_name(LAST), summary.get("tasks")
-        for path in (
-            folder.iterdir() if folder.is_dir() else ()
-        ):  # what a file says is looked up, never made into a path
+        there = folder.iterdir() if folder.is_dir() else ()
+        for path in there:  # what a file says is looked up, never made into a path
             if path.name == summary.get("records") and isinstance(tasks, int) and tasks >= 1:
                 return EvaluatedTasks(ShardFolder(path), tasks)
         return self._tasks_of_an_older_version(tasks)
