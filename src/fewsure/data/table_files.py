@@ -118,7 +118,7 @@ def _csv_blocks(path: Path, size: int) -> Iterator[Columns]:
 
 def _parquet_blocks(path: Path, size: int) -> Iterator[Columns]:
     try:
-        from pyarrow import ArrowException, parquet  # type: ignore[import-not-found,unused-ignore]
+        from pyarrow import ArrowException, parquet
     except ImportError as error:
         raise FewsureError(
             f"reading {path} needs pyarrow: run `pip install pyarrow`, or save the table as CSV"
