@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/vectorised.py
 
-The rule of `fewsure.vectorise.better_looped`, that convolutions are looped over on a CPU, rests on the last lines.
+The rule of `fewsure.vectorise.better_looped`, by which training takes one or the other, rests on the last lines.
 """
 
 import time
@@ -15,10 +15,10 @@ from fewsure.bench.cases import Case, headline_cases
 from fewsure.experiment import load_preset
 from fewsure.training.engine import Engine
 from fewsure.types import Stage
-from fewsure.vectorise import better_looped, draw_noise
+from fewsure.vectorise import draw_noise
 
 REPEATS = 5
-CONV_TASKS = 4
+CONV_TASKS = 10
 CPU = torch.device("cpu")
 
 
@@ -42,11 +42,16 @@ def main() -> None:
     """Print one line per case: the quickstart's SImPa, the others with five first-order steps."""
     simpa = Case("simpa, quickstart", "sine-line", load_preset("quickstart", "simpa", "sine-line"))
     sine_line = [case for case in headline_cases(("sine-line",)) if not case.method.startswith("simpa")]
-    conv4 = [case.with_options("training", tasks=CONV_TASKS) for case in headline_cases(("conv4 28×28",))[:2]]
+    conv4 = [
+        case.with_options("training", tasks=CONV_TASKS)
+        for kind in ("conv4 28×28", "conv4 84×84")
+        for case in headline_cases((kind,))[:2]
+    ]
     for case in (simpa, *sine_line, *conv4):
         repeats = REPEATS if case.tasks == "sine-line" else 1
         vectorised, looped = (seconds(case, loop=loop, repeats=repeats) for loop in (False, True))
-        chosen = "loop" if better_looped(case.experiment.model.network, CPU) else "vectorised"
+        algorithm, model = case.experiment.algorithm, case.experiment.training_model
+        chosen = "loop" if Engine.fastest(algorithm, model, CPU, None).loop else "vectorised"
         print(
             f"{case.tasks:<12} {case.method:<18} T {case.experiment.training.tasks:<3} vectorised {vectorised:7.4f} s  "
             f"loop {looped:7.4f} s  ratio {looped / vectorised:5.2f}  training takes: {chosen}",

@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from fewsure.algorithms.maml import Maml
+from fewsure.algorithms.simpa import Simpa
+from fewsure.models import classification
+from fewsure.networks import Conv4, Mlp
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Parts
 from fewsure.vectorise import for_each, take
@@ -108,3 +111,16 @@ def test_a_meta_batch_does_not_depend_on_the_algorithm() -> None:
     generator = torch.Generator().manual_seed(1)
     tasks, _ = DATA.sample(3, generator)
     assert torch.equal(tasks.query.y, DATA.sample(3, torch.Generator().manual_seed(1))[0].query.y)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "size", "loops"), [(Maml(), 28, True), (Simpa(), 28, False), (Simpa(), 84, True), (Maml(), 0, False)]
+)
+def test_on_a_cpu_convolutions_are_looped_over_unless_a_shared_layer_outweighs_small_images(
+    algorithm: Algorithm, size: int, loops: bool
+) -> None:
+    model = classification(Conv4((1, size, size), 5) if size else Mlp((3, 4, 5)), 5)
+    engine = Engine.fastest(algorithm, model, torch.device("cpu"), None)
+    assert engine.loop == loops
+    assert engine.chunk_size == (1 if loops else None)
+    assert not Engine.fastest(algorithm, model, torch.device("cuda"), None).loop

@@ -59,7 +59,7 @@ class Linear:
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         return x @ params["weight"]
 
-    transductive = convolutional = False
+    transductive, pixels = False, 0
     embedding = None
 
 

@@ -44,7 +44,7 @@ def arguments(algorithm: Algorithm, model: Model) -> tuple:
 
 def gradient(algorithm: Algorithm, model: Model, wanted: Precision) -> tuple[Parts, dict[str, Tensor]]:
     with precision(wanted):
-        return Engine(algorithm, model, loop=model.network.convolutional).gradient(*arguments(algorithm, model))
+        return Engine(algorithm, model, loop=model.network.pixels > 0).gradient(*arguments(algorithm, model))
 
 
 def flat(parts: Parts) -> Tensor:

@@ -144,7 +144,7 @@ def sampled_networks(adapted: Adapted) -> Params | None:
 class _Called:
     """A network that remembers the weights that it was called with at x."""
 
-    convolutional = True
+    pixels = 1
     """Such networks are called one after the other on a CPU, never all at once."""
 
     def __init__(self, network: Network, x: Tensor) -> None:

@@ -94,8 +94,8 @@ class Mlp:
         return False
 
     @property
-    def convolutional(self) -> bool:
-        return False
+    def pixels(self) -> int:
+        return 0
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,9 @@ class Conv4:
         return self.norm == "batch"
 
     @property
-    def convolutional(self) -> bool:
-        return True
+    def pixels(self) -> int:
+        _, height, width = self.shape
+        return height * width
 
     @property
     def _embedded(self) -> int:

@@ -93,8 +93,8 @@ class Network(Protocol):
         """Whether an output depends on the other inputs of its batch."""
 
     @property
-    def convolutional(self) -> bool:
-        """Whether it convolves; many networks at once are then slower on a CPU than one after the other."""
+    def pixels(self) -> int:
+        """Of an image that it convolves, 0 if it does not: many such networks at once are slow on a CPU."""
 
 
 PerExample = Callable[[Tensor, Tensor], Tensor]

@@ -24,9 +24,15 @@ def for_each(function: Callable[..., Any], *, loop: bool = False) -> Callable[..
     return looped if loop else torch.func.vmap(function, in_dims=(0, None))
 
 
-def better_looped(network: Network, device: torch.device) -> bool:
-    """Whether many networks are faster one after the other: on a CPU, those that convolve (`benchmarks/`)."""
-    return network.convolutional and device.type == "cpu"
+SMALL_IMAGE = 32 * 32
+
+
+def better_looped(network: Network, device: torch.device, *, shared_layer: bool = False) -> bool:
+    """Whether many networks are faster one after the other: on a CPU, those that convolve (`benchmarks/vectorised.py`).
+
+    In training, tasks that share a large layer gain more by passing over it together than small images lose.
+    """
+    return device.type == "cpu" and network.pixels > (SMALL_IMAGE if shared_layer else 0)
 
 
 def count(tree: Any) -> int:

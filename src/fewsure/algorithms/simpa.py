@@ -178,6 +178,11 @@ class Simpa:
         """Samples of w per step: those that the loss uses are the first of those that the KL uses."""
         return self.train_samples if self.kl == "none" else max(self.train_samples, self.kl_samples)
 
+    @property
+    def has_a_shared_layer(self) -> bool:
+        """The generator's last, which tasks are fastest to pass over together."""
+        return True
+
     def posterior(self, model: Model) -> ImplicitPosterior:
         """q(w; λ), the family of a task's posterior."""
         rank, full = self.inner_steps * self._samples, (self.latent, *self.generator_hidden)[-1]
