@@ -29,10 +29,10 @@ kernel-test: install ## The GPU kernels in Triton's interpreter (installs Triton
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check triton
 	$(BIN)/python -m pytest tests/test_kernels.py
 
-browser-test: install ## The report in headless Chromium (installs Debian's), with screenshots in screenshots/
+browser-test: install docs ## The report and the site in headless Chromium (installs Debian's), with screenshots
 	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null \
 		|| $(if $(filter 0,$(shell id -u)),,sudo) apt-get install --yes --no-install-recommends chromium
-	$(BIN)/python -m pytest tests/test_browser.py
+	$(BIN)/python -m pytest tests/test_browser.py tests/test_site.py
 
 soak: install ## Faults, full disks, several processes, bad input and a long run (an hour); figures to docs/reliability.md
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target .venv/fuzz atheris \

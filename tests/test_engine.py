@@ -114,7 +114,11 @@ def test_a_meta_batch_does_not_depend_on_the_algorithm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "size", "loops"), [(Maml(), 28, True), (Simpa(), 28, False), (Simpa(), 84, True), (Maml(), 0, False)]
+    ("algorithm", "size", "loops"),
+    [
+        *[(Maml(), 28, True), (Simpa(), 28, False), (Simpa(), 84, True), (Maml(), 0, False)],
+        (Simpa(kl_samples=512), 28, True),  # each task has its own copy of the layer
+    ],
 )
 def test_on_a_cpu_convolutions_are_looped_over_unless_a_shared_layer_outweighs_small_images(
     algorithm: Algorithm, size: int, loops: bool

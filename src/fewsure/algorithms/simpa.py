@@ -178,10 +178,9 @@ class Simpa:
         """Samples of w per step: those that the loss uses are the first of those that the KL uses."""
         return self.train_samples if self.kl == "none" else max(self.train_samples, self.kl_samples)
 
-    @property
-    def has_a_shared_layer(self) -> bool:
-        """The generator's last, which tasks are fastest to pass over together."""
-        return True
+    def shares_a_layer(self, model: Model) -> bool:
+        """Whether tasks have the generator's last layer in common, and no copies of it."""
+        return self.posterior(model).rank > 0
 
     def posterior(self, model: Model) -> ImplicitPosterior:
         """q(w; λ), the family of a task's posterior."""
@@ -198,9 +197,10 @@ class Simpa:
     @property
     def _sight(self) -> Sight:
         """What the bounds look at: the samples that the loss takes, and those that the KL takes or their KL itself."""
-        moments = self.kl in ("moment", "moment+critic") and not self.weight_noise
-        every = self.kl != "none" and (self.kl != "moment" or not moments)
-        return Sight(self.train_samples, self.sigma_w if moments else None, every)
+        noisy = self.weight_noise > 0  # the KL is then that of the samples with their noise
+        moments = self.kl in ("moment", "moment+critic") and not noisy
+        every = self.uses_critic or (noisy and self.kl != "none")
+        return Sight(self.train_samples, self.sigma_w if moments else None, padded=every)
 
     def start(self, meta: Parts, model: Model, noise: Noise) -> Params:
         """λ before the first step, θ."""

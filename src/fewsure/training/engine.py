@@ -29,8 +29,8 @@ class Engine:
     @classmethod
     def fastest(cls, algorithm: Algorithm, model: Model, device: torch.device, chunk_size: int | None) -> "Engine":
         """Vectorised or looped, whichever is faster for the model on the device."""
-        shared = getattr(algorithm, "has_a_shared_layer", False)
-        loop = better_looped(model.network, device, shared_layer=shared)
+        shares = getattr(algorithm, "shares_a_layer", None)
+        loop = better_looped(model.network, device, shared_layer=shares is not None and shares(model))
         return cls(algorithm, model, 1 if loop else chunk_size, loop)
 
     def loss(self, meta: Parts, tasks: Task, shared: Noise, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
