@@ -138,14 +138,7 @@ def test_meta_gradients_on_lines_equal_those_of_the_plain_path(name: str, monkey
     compare(ON_LINES[name], regression(Mlp((1, 7, 6, 1))), tasks, monkeypatch)
 
 
-NEEDS_GPU = pytest.mark.skipif(
-    DEVICE.type == "cpu", reason="Triton's interpreter multiplies the bits of bfloat16 matrices, not their numbers"
-)
-
-
-@pytest.mark.parametrize(
-    "name", ["simpa, no KL", "simpa, moment KL", pytest.param("simpa, many factors", marks=NEEDS_GPU), "simpa, critic"]
-)
+@pytest.mark.parametrize("name", ["simpa, no KL", "simpa, moment KL", "simpa, many factors", "simpa, critic"])
 def test_rounded_matrices_give_nearly_the_same_on_both_paths(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "fewsure.devices.LARGE", 500
@@ -153,7 +146,7 @@ def test_rounded_matrices_give_nearly_the_same_on_both_paths(name: str, monkeypa
     tasks, _ = SineLine().tasks("train", DEVICE).sample(3, streams.generator(0, "tasks", device=DEVICE))
     algorithm = dataclasses.replace(ON_LINES[name], inner_lr=1e-4)  # type: ignore[type-var]  # as in test_precision
     with precision("bf16"):
-        compare(algorithm, regression(Mlp((1, 7, 6, 1))), tasks, monkeypatch, tolerance=0.05)
+        compare(algorithm, regression(Mlp((1, 7, 6, 1))), tasks, monkeypatch, tolerance=0.1)
 
 
 def compare(
@@ -170,9 +163,10 @@ def compare(
     shared, noise = draw_noise(algorithm.noise(model), 3, streams.generator(0, "noise", device=DEVICE))
     arguments = (meta, tasks, shared, noise, Stage(torch.tensor(1000, device=DEVICE), 3))  # past the warm-up
     expected, info = Engine(algorithm, model, fuses=False).gradient(*arguments)
-    for user in ("networks", "divergences", "posteriors.implicit"):
+    for user in ("adaptation", "networks", "divergences", "posteriors.implicit"):
         monkeypatch.setattr(f"fewsure.{user}.fused_kernels_fit", fits)
     monkeypatch.setattr("fewsure.posteriors.better_looped", lambda network, device: False)
+    monkeypatch.setattr("fewsure.posteriors.implicit.LARGE", 1)
     for chunk_size in chunk_sizes:
         found, found_info = Engine(algorithm, model, chunk_size).gradient(*arguments)
         for part, params in expected.items():

@@ -6,9 +6,14 @@ import torch
 from torch import Tensor
 
 from fewsure.errors import require
+from fewsure.kernels.fused import fused_kernels_fit
+from fewsure.kernels.fused import step as fused_step
 from fewsure.types import Params
 
 Objective = Callable[[Params], Tensor]
+
+ROUNDED = " rounded"
+"""Behind the name of a parameter: the same, rounded as the gradient of the last step was."""
 
 
 def descend(
@@ -23,7 +28,13 @@ def take_step(params: Params, gradient: Params, lr: float | Tensor) -> Params:
     """params − lr · gradient, where there is a gradient."""
     if isinstance(lr, Tensor):
         return params | {name: params[name] - lr * value for name, value in gradient.items()}
-    return params | {name: torch.add(params[name], value, alpha=-lr) for name, value in gradient.items()}
+    stepped = dict(params)
+    for name, value in gradient.items():
+        if value.dtype != params[name].dtype and fused_kernels_fit(params[name]):
+            stepped[name], stepped[name + ROUNDED] = fused_step(params[name], value, lr)
+        else:
+            stepped[name] = torch.add(params[name], value, alpha=-lr)
+    return stepped
 
 
 def gradient_of(objective: Objective, params: Params, *, first_order: bool, clip_norm: float | None = None) -> Params:

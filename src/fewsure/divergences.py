@@ -21,8 +21,11 @@ from torch import Tensor
 from fewsure.concentration import Reading, require_share, upper_limit
 from fewsure.devices import in_full
 from fewsure.errors import require
+from fewsure.kernels.fused import critic as fused_critic
 from fewsure.kernels.fused import fused_kernels_fit
 from fewsure.kernels.fused import moment_kl as fused_moment_kl
+from fewsure.networks import Mlp
+from fewsure.types import Params
 
 VARIANCE_FLOOR = 1e-10
 """Added to sample variances, so that a weight that the generator holds constant has a finite logarithm."""
@@ -172,6 +175,15 @@ def donsker_varadhan(on_posterior: Float[Tensor, " S"], on_prior: Float[Tensor, 
     """
     on_posterior, on_prior = in_full(on_posterior), in_full(on_prior)
     return on_posterior.mean() - (on_prior.logsumexp(0) - math.log(on_prior.shape[0]))
+
+
+def critic_estimate(network: Mlp, critic: Params, samples: Tensor, prior: Tensor) -> Float[Tensor, ""]:
+    """`donsker_varadhan` of a φ-network's values on samples of q and of p."""
+    if not fused_kernels_fit(samples):
+        return donsker_varadhan(network(critic, samples).squeeze(-1), network(critic, prior).squeeze(-1))
+    weights, biases = ([critic[name] for name in network.shapes if name.endswith(kind)] for kind in ("weight", "bias"))
+    of_q, of_p = (network.padded(critic, x).to(weights[0].dtype) for x in (samples, prior))
+    return fused_critic(of_q, of_p, weights, biases)
 
 
 def critic_reading(on_posterior: Float[Tensor, " S"], on_prior: Float[Tensor, " R"]) -> Reading:

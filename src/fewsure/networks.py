@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fewsure.adaptation import ROUNDED
 from fewsure.devices import rounded_type
 from fewsure.errors import require
 from fewsure.kernels.fused import Activation, conv_block, fused_kernels_fit
@@ -68,22 +69,30 @@ class Mlp:
         """The same function, its first layer padded so that the rows of its inputs are aligned for matrix units."""
         return params | {"0.weight": functional.pad(params["0.weight"], (0, 0, 0, -self.sizes[0] % ALIGNED))}
 
+    def padded(self, params: Params, x: Tensor) -> Tensor:
+        """Inputs as `aligned` weights take them."""
+        padding = len(params["0.weight"]) - x.shape[-1]
+        return functional.pad(x, (0, padding)) if padding else x
+
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         last = len(self.sizes) - 2
-        if padding := len(params["0.weight"]) - x.shape[-1]:
-            x = functional.pad(x, (0, padding))
+        x = self.padded(params, x)
         for number in range(last + 1):
             activation: Activation = "relu" if number < last else self.last
             x = layer(x, params[f"{number}.weight"], params[f"{number}.bias"], activation)
         return x
 
     def rounded(self, params: Params) -> Params:
-        """The same weights for several calls: if its first matrix is large enough to be rounded, so are all of them.
+        """The same weights for several calls: if one of its matrices is large enough to be rounded, so are all of them.
 
-        Each call would round them otherwise, since a product takes both its inputs as the shorter of them is.
+        Each call would round them otherwise, since a product takes both its inputs as the shorter of them is. A fused
+        step leaves the rounded matrix beside the full one.
         """
-        dtype = rounded_type(params["0.weight"])
-        return {name: value.to(dtype) if name.endswith("weight") else value for name, value in params.items()}
+        matrices = [name for name in self.shapes if name.endswith("weight")]
+        dtypes = [rounded_type(params[name]) for name in matrices]
+        dtype = torch.bfloat16 if torch.bfloat16 in dtypes else dtypes[0]
+        short = {name: params.get(name + ROUNDED, params[name]).to(dtype) for name in matrices}
+        return {name: short.get(name, params[name]) for name in self.shapes}
 
     @property
     def embedding(self) -> "Mlp":

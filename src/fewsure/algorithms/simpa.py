@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fewsure.adaptation import detach, gradient_of, require_clip_norm, take_step
 from fewsure.bounds import theorem_1, theorem_2
-from fewsure.divergences import donsker_varadhan, isotropic_kl, moment_kl, semi_implicit_kl, standardise
+from fewsure.divergences import critic_estimate, isotropic_kl, moment_kl, semi_implicit_kl, standardise
 from fewsure.errors import require
 from fewsure.networks import Mlp, unflatten, weight_count
 from fewsure.posteriors import outputs
@@ -130,7 +130,7 @@ class Simpa:
         clip = stage.update >= self.clip_from * (stage.updates or 0)
         theta, squared_norm = self._draw_theta(meta, model, noise)
         adapted = self._optimise_lower_level(theta, meta, model, task.support, noise, regularise, clip)
-        critic = adapted.get("critic", {})
+        critic = self.critic(model).rounded(adapted["critic"]) if self.uses_critic else {}
 
         seen = self.posterior(model).see(adapted["generator"], noise["z"][-1], self._sight)
         loss, clipped_loss = self._fit(seen, model, task.query, clip, noise, -1)
@@ -235,13 +235,14 @@ class Simpa:
         generator = theta  # λ ← θ
         network = self.critic(model)
         critic = network.aligned(meta["critic"]) if self.uses_critic else {}  # ω ← ω₀
+        looked_at = network.rounded(critic) if self.uses_critic else {}
         for step in range(self.inner_steps):
             seen, descend_to = family.generate(generator, noise["z"][step], self._sight, first_order=self.first_order)
             for _ in range(self.critic_steps if self.uses_critic else 0):
                 ascent = partial(negative_estimate, seen=detach(seen), step=step)
-                at = network.rounded(critic) if self.first_order else critic  # its gradient then stays as short
-                critic = take_step(critic, gradient_of(ascent, at, first_order=self.first_order), self.critic_lr)
-            gradient = torch.func.grad(bound)(seen, detach(critic), step)
+                critic = take_step(critic, gradient_of(ascent, looked_at, first_order=self.first_order), self.critic_lr)
+                looked_at = network.rounded(critic)
+            gradient = torch.func.grad(bound)(seen, detach(looked_at), step)
             generator = descend_to(gradient, self.inner_lr, self.inner_clip_norm)
         return {"generator": generator} | ({"critic": critic} if self.uses_critic else {})
 
@@ -282,13 +283,12 @@ class Simpa:
     def _critic_estimate(self, seen: Seen, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
         """Eq. (12) for KL[q ‖ p]; after the moment term, for what is left with q's means and variances taken out."""
         network, prior = self.critic(model), noise["prior"][level]
-        critic = network.rounded(critic)
         if self.kl == "critic":
             prior = self.sigma_w * prior
             samples = self._all(seen, model, noise, level) if self.weight_noise else seen["padded"]
         else:
             samples = standardise(self._all(seen, model, noise, level))
-        return donsker_varadhan(network(critic, samples).squeeze(-1), network(critic, prior).squeeze(-1))
+        return critic_estimate(network, critic, samples, prior)
 
     def _all(self, seen: Seen, model: Model, noise: Noise, level: int) -> Tensor:
         """All samples of w, (S, n)."""

@@ -3,12 +3,15 @@
 import json
 import platform
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fewsure.algorithms.simpa import Simpa
 from fewsure.bench.cases import KINDS, TASKS, Case, headline_cases
 from fewsure.bench.long import PRECISIONS, evaluation_at_scale, training_curve
 from fewsure.bench.scaling import growth, sweeps
@@ -73,50 +76,69 @@ def _bench(command: Bench) -> None:
     require(evaluated_tasks >= 0 and evaluated_tasks != 1, "evaluated_tasks", "at least 2, or 0", evaluated_tasks)
     device = find_device(command.device)
     began = time.perf_counter()
-    roof = matrix_rate(device)
-    cases = [
-        case.with_options("training", tasks=tasks, chunk_size=command.chunk_size, precision=precision)
-        for case in headline_cases(kinds)
-        for tasks in command.tasks
-        for precision in command.precisions
-    ]
-    rows = []
-    with ProgressLine("timing", quiet=command.json) as line:
-        for number, case in enumerate(cases):
-            line.show(number, len(cases), f"{case.method}, {case.tasks}")
-            rows.append(_measured(case, device, command, roof))
-    grown = [growth(sweep, device, command.seconds / 2)._asdict() for sweep in sweeps()] if command.scaling else []
-    curves = [training_curve(precision, device, updates) for precision in PRECISIONS] if updates else []
-    evaluated = [
-        evaluation_at_scale(case.experiment, device, evaluated_tasks)
-        for case in headline_cases(kinds[:1])
-        if evaluated_tasks and case.method in ("maml", "simpa, no KL")
-    ]
-    record = {
+    record: dict[str, Any] = {
         "device": device_name(device),
         "version": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
-        "matrix_rate": roof,
-        "seconds": round(time.perf_counter() - began, 1),
-        "cases": rows,
-        "scaling": grown,
-        "curves": curves,
-        "evaluations": evaluated,
+        "matrix_rate": matrix_rate(device),
+        "cases": [],
+        "scaling": [],
+        "curves": [],
+        "evaluations": [],
     }
-    if command.results is not None:
-        write_atomically(command.results, json.dumps(record, indent=1) + "\n")
+    work = _work(replace(command, kinds=kinds), device, record["matrix_rate"])
+    with ProgressLine("timing", quiet=command.json) as line:
+        for number, (section, name, measure) in enumerate(work):
+            line.show(number, len(work), name)
+            record[section].append(measure())
+            record["seconds"] = round(time.perf_counter() - began, 1)
+            if command.results is not None:  # what is measured is kept, should the command be stopped
+                write_atomically(command.results, json.dumps(record, indent=1) + "\n")
     if command.page is not None:
         bench_page(record, command.page)
     print(json.dumps(record) if command.json else bench_table(record))
 
 
-def _measured(case: Case, device: torch.device, command: Bench, roof: float) -> dict[str, Any]:
+def _work(command: Bench, device: torch.device, roof: float) -> list[tuple[str, str, Callable[[], dict[str, Any]]]]:
+    """(section of the record, what to call it, what measures it) of everything that is asked for."""
+    references: dict[Case, float] = {}
+    work: list[tuple[str, str, Callable[[], dict[str, Any]]]] = []
+    for case in headline_cases(command.kinds):
+        for tasks in command.tasks:
+            asked = case.with_options("training", tasks=tasks, chunk_size=command.chunk_size)
+            for precision in command.precisions:
+                if precision != "bf16" or isinstance(case.experiment.algorithm, Simpa):  # it changes no other method
+                    at = asked.with_options("training", precision=precision)
+                    measure = partial(_measured, at, asked, device, command, roof, references)
+                    work.append(("cases", f"{case.method}, {case.tasks}, T = {tasks}, {precision}", measure))
+    if command.evaluated_tasks:
+        for case in headline_cases(command.kinds[:1]):
+            if case.method in ("maml", "simpa, no KL"):
+                evaluation = partial(evaluation_at_scale, case.experiment, device, command.evaluated_tasks)
+                work.append(("evaluations", f"evaluation of {case.method}", evaluation))
+    if command.curve_updates:
+        for precision in PRECISIONS:
+            curve = partial(training_curve, precision, device, command.curve_updates)
+            work.append(("curves", f"training under {precision}", curve))
+    if command.scaling:
+        for sweep in sweeps():
+            name = f"{sweep.case.method} over {sweep.varied}"
+            work.append(("scaling", name, partial(growth, sweep, device, command.seconds / 2)))
+    return work
+
+
+def _measured(
+    case: Case, asked: Case, device: torch.device, command: Bench, roof: float, references: dict[Case, float]
+) -> dict[str, Any]:
+    """A row. The plain program is timed once for what was `asked`, whatever the precision."""
     training = case.experiment.training
     timing = time_updates(case, device, command.seconds)
-    work = training.tasks * operations_of_a_task(case)
-    reference = time_reference(case, device, command.seconds).seconds if command.reference else None
+    work = training.tasks * operations_of_a_task(asked)
+    if command.reference and asked not in references:
+        references[asked] = time_reference(asked, device, command.seconds).seconds
+    reference = references.get(asked)
     return {
         "method": case.method,
         "tasks": case.tasks,

@@ -1,6 +1,7 @@
 """The kernels as functions that `torch.func` can batch and differentiate once, and the switch that allows them."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -59,6 +60,33 @@ def layer(x: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> Te
     groups = (tensor.unsqueeze(0) for tensor in (x, weight, bias))
     (y,) = _Layer.apply(*groups, activation)  # type: ignore[no-untyped-call]
     return torch.squeeze(y, 0)
+
+
+def critic(samples: Tensor, prior: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+    """E_q[φ] − ln E_p[e^φ] of a φ-network with ReLU, from samples of q (S, K) and of p (R, K), all of one type."""
+    groups = [tensor.unsqueeze(0) for tensor in (samples, prior, *weights, *biases)]
+    estimate, *_ = _Critic.apply(*groups, None)  # type: ignore[no-untyped-call]
+    return torch.squeeze(estimate, 0)
+
+
+def hand_out(samples: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The first samples (S, N) in full, and all of them; the gradient of all must be nobody else's."""
+    first, every = _HandOut.apply(samples.unsqueeze(0), count)  # type: ignore[no-untyped-call]
+    return first.squeeze(0), every.squeeze(0)
+
+
+def of_start(of_padded: Tensor, mean: Tensor, of_squares: Tensor) -> Tensor:
+    """The gradient of a matrix from those of itself with zeros behind each row, and of its squared norm."""
+    found: Tensor = _OfStart.apply(of_padded, mean, of_squares)  # type: ignore[no-untyped-call]
+    return found
+
+
+def step(parameter: Tensor, gradient: Tensor, lr: float) -> tuple[Tensor, Tensor]:
+    """(parameter − lr·gradient, the same rounded as the gradient is). The gradient is a constant."""
+    flat = (tensor.reshape(1, -1) for tensor in (parameter, gradient))
+    found = _Step.apply(*flat, lr)  # type: ignore[no-untyped-call]
+    stepped, rounded = (tensor.view(parameter.shape) for tensor in found)
+    return stepped, rounded
 
 
 class Squash(NamedTuple):
@@ -273,12 +301,203 @@ class _LayerBackward(torch.autograd.Function):
 
 
 def _products(x: Tensor, weight: Tensor) -> Tensor:
-    """x (G, R, K) times each group's weights, or those that several groups share: (G, R, N)."""
+    """x (G, R, K) times each group's weights, where one of them may be for several groups: (G, R, N)."""
     if len(weight) == len(x):
         return torch.bmm(x, weight)
     if len(weight) == 1:
         return (x.flatten(0, 1) @ weight[0]).view(*x.shape[:2], -1)
+    if len(x) == 1:
+        return torch.bmm(x.expand(len(weight), -1, -1), weight)
     return torch.bmm(x, weight.repeat_interleave(len(x) // len(weight), 0))
+
+
+class _Critic(torch.autograd.Function):
+    """Groups are tasks; the samples of the prior and the φ-network may be one for all of them.
+
+    Takes samples of q and of p, the layers' weights, their biases, and None.
+    """
+
+    @staticmethod
+    def forward(samples: Tensor, prior: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+        from fewsure.kernels import layers
+
+        weights, biases = _halves(inputs[:-1])
+
+        def hidden_units(x: Tensor) -> list[Tensor]:
+            units = [x]
+            for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+                z = _products(units[-1], weight)
+                bias = bias.expand(len(z), -1) if len(bias) < len(z) else bias
+                units.append(layers.activate_(z, bias, "relu" if number + 1 < len(weights) else "none"))
+            return units[1:]
+
+        *on_samples, of_samples = hidden_units(samples)
+        *on_prior, of_prior = (units.expand(len(samples), -1, -1) for units in hidden_units(prior))
+        logs = of_prior.squeeze(-1).float().log_softmax(1)
+        normaliser = of_prior[:, 0, 0].float() - logs[:, 0]  # ln Σ e^φ
+        estimate = of_samples.squeeze(-1).float().mean(1) - (normaliser - math.log(prior.shape[1]))
+        return estimate, logs, *on_samples, *on_prior
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _, *saved = output
+        ctx.mark_non_differentiable(*saved)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[:-1], *saved)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Any, ...]:
+        of_samples, _, *of_network, _ = ctx.needs_input_grad
+        wanted = (of_samples, any(of_network), len(of_network) // 2)
+        found = _CriticBackward.apply(gradient, *ctx.saved_tensors, wanted)  # type: ignore[no-untyped-call]
+        on_samples, *on_network = found
+        if not any(of_network):
+            on_network = [None] * len(of_network)
+        return on_samples if of_samples else None, None, *on_network, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        network = [place for place in range(2, len(inputs) - 1) if in_dims[place] is None and len(inputs[place]) == 1]
+        one_for_all = network if len(network) == len(inputs) - 3 else []  # its layers are all shared, or none
+        if in_dims[1] is None and len(inputs[1]) == 1:
+            one_for_all.append(1)
+        return _batched(_Critic, info.batch_size, in_dims, inputs, shared=tuple(one_for_all))
+
+
+class _CriticBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(gradient: Tensor, samples: Tensor, prior: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+        from fewsure.kernels import layers
+
+        *tensors, (of_samples, of_network, count) = inputs
+        weights, logs, units = tensors[:count], tensors[2 * count], tensors[2 * count + 1 :]
+        groups, several = samples.shape[:2]
+        on_samples, on_prior = _halves(units)
+        sides = [([samples, *on_samples], (gradient / several)[:, None].expand(-1, several))]
+        if of_network:
+            sides.append(([prior, *on_prior], -gradient[:, None] * logs.exp()))
+        of_weights: list[Tensor] = []
+        of_biases: list[Tensor] = []
+        of_inputs = gradient.new_empty(groups, 0)
+        for inputs_of, of_outputs in sides:
+            delta = of_outputs.to(samples.dtype).unsqueeze(-1)
+            sums = of_outputs.sum(1, keepdim=True)
+            for place, number in enumerate(reversed(range(count))):
+                x = inputs_of[number].expand(groups, -1, -1)
+                if of_network and len(of_weights) < count:
+                    of_weights.append(torch.bmm(x.mT, delta))
+                    of_biases.append(sums)
+                elif of_network:
+                    of_weights[place].baddbmm_(x.mT, delta)
+                    of_biases[place] += sums
+                if number:
+                    delta, sums = layers.deactivate(_products(delta, weights[number].mT), x.contiguous(), "relu")
+            if of_samples and inputs_of is sides[0][0]:
+                of_inputs = _products(delta, weights[0].mT)
+        if not of_network:
+            return of_inputs, *(gradient.new_empty(groups, 0) for _ in range(2 * count))
+        on_network = (*reversed(of_weights), *reversed(of_biases))
+        one_for_all = len(weights[0]) < groups
+        return of_inputs, *(found.sum(0, keepdim=True) if one_for_all else found for found in on_network)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError("the fused φ-network can be differentiated once; second order takes the plain path")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        return _batched(_CriticBackward, info.batch_size, in_dims, inputs)
+
+
+def _halves(items: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    middle = len(items) // 2
+    return list(items[:middle]), list(items[middle:])
+
+
+class _HandOut(torch.autograd.Function):
+    @staticmethod
+    def forward(samples: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        return samples[:, :count].to(torch.float32, copy=True), samples.view(samples.shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        samples, _ = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(samples)
+
+    @staticmethod
+    def backward(ctx: Any, of_first: Tensor | None, of_every: Tensor | None) -> tuple[Any, ...]:
+        if of_first is None:
+            return of_every, None
+        if of_every is None:
+            of_every = torch.zeros_like(ctx.saved_tensors[0])
+        (found,) = _HandOutBackward.apply(of_first, of_every, None)  # type: ignore[no-untyped-call]
+        return found, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        return _batched(_HandOut, info.batch_size, in_dims, inputs)
+
+
+class _HandOutBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(of_first: Tensor, of_every: Tensor, _: None) -> tuple[Tensor]:
+        of_every[:, : of_first.shape[1]] += of_first  # a pass over all of them is saved
+        return (of_every.view(of_every.shape),)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError("samples are handed out for one derivative; second order takes the plain path")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        return _batched(_HandOutBackward, info.batch_size, in_dims, inputs)
+
+
+class _OfStart(torch.autograd.Function):
+    @staticmethod
+    def forward(of_padded: Tensor, mean: Tensor, of_squares: Tensor) -> Tensor:
+        from fewsure.kernels import generator as kernels
+
+        return kernels.of_start(of_padded.contiguous(), mean, of_squares)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError("a fused start can be differentiated once; second order takes the plain path")
+
+
+class _Step(torch.autograd.Function):
+    @staticmethod
+    def forward(parameter: Tensor, gradient: Tensor, lr: float) -> tuple[Tensor, Tensor]:
+        from fewsure.kernels import layers
+
+        return layers.step(parameter, gradient, lr)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, of_stepped: Tensor | None, of_rounded: Tensor | None) -> tuple[Any, ...]:
+        if of_rounded is not None:
+            of_rounded = of_rounded.float() if of_stepped is None else of_stepped + of_rounded
+        return of_stepped if of_rounded is None else of_rounded, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        return _batched(_Step, info.batch_size, in_dims, inputs)
 
 
 class _Squash(torch.autograd.Function):
@@ -298,7 +517,7 @@ class _Squash(torch.autograd.Function):
         if wanted.rank and right is None:
             store = mapped.new_empty(groups, wanted.rank, mapped.shape[2])
         kept, look = store if wanted.rank else None, (wanted.fit, wanted.weights, wanted.prior_std, wanted.floor)
-        fit, kl, of_bias = kernels.squash(mapped, bias, inner, right, *look, kept, rank, _precision())
+        fit, kl, of_bias = kernels.squash(mapped, bias, inner, right, *look, kept, rank)
         kl = of_bias.new_empty(groups) if kl is None else kl
         store = store.view(store.shape) if wanted.rank and store is not None else of_bias.new_empty(groups, 0)
         return fit, kl, of_bias, mapped, store
@@ -355,15 +574,14 @@ class _Back(torch.autograd.Function):
         rank, kept = 0 if used is None else used.shape[1], store if store.numel() else None
         of_fit, right = of_fit.contiguous(), used if few else None
         of_bias, on_right = kernels.merge(of_fit, of_kl, fit, of_bias, delta, kept, rank, right)
-        of_hidden = (delta.flatten(0, 1) @ last.T).view(hidden.shape)
+        of_hidden, of_factors, rows = (delta.flatten(0, 1) @ last.T).view(hidden.shape), None, hidden
         if left is not None and used is not None:
             on_right = delta @ used.mT if on_right is None else on_right
-            of_hidden = of_hidden + on_right.to(last.dtype) @ left.to(last.dtype)
-        of_hidden, rows = of_hidden.to(hidden.dtype), hidden
+            of_factors = on_right.to(last.dtype) @ left.to(last.dtype)
         if of_kl is not None:
-            scale = of_kl[:, None].repeat(1, samples)
-            scale[:, :count] = 1
-            of_hidden, rows = of_hidden * scale[..., None], hidden * scale[..., None]
+            of_hidden, rows = kernels.weigh(of_hidden, of_factors, hidden.contiguous(), of_kl, count)
+        else:
+            of_hidden = (of_hidden if of_factors is None else of_hidden + of_factors).to(hidden.dtype)
         if not norm:
             return of_hidden, of_bias, rows, of_bias.new_empty(groups)
         return of_hidden, of_bias, rows, ((rows @ rows.mT) * (delta @ delta.mT)).sum((1, 2))

@@ -9,6 +9,7 @@ is c·δ, c its derivative in the KL, and what the first k samples, which are ha
 spent on c: a row keeps its δ beside a scale, which is c, or 1 for the first k, whose rows are few.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -17,10 +18,10 @@ ELEMENTS = 4096
 """Most numbers that a program holds."""
 MOST_COLUMNS = 1024
 """Most columns of a program: several programs for each multiprocessor, however few the samples."""
+ROWS, WARPS = 16, 4
+"""Samples that a program takes at a time, and its warps."""
 FEW = 128
-"""Up to so many products of samples and factors, a program adds them up one by one, and beyond as a matrix product."""
-DEPTH = 32
-"""Factors that a matrix product takes at a time."""
+"""Up to so many products of samples and factors, a program adds them up one by one; beyond, a matrix product does."""
 
 
 def squash(
@@ -34,7 +35,6 @@ def squash(
     floor: float,
     store: Tensor | None,
     first: int,
-    precision: str,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """(the first `fit` samples (G, fit, n), the KL (G,), the sum of δ over the other samples (G, N)).
 
@@ -42,9 +42,11 @@ def squash(
     """
     groups, samples, columns = mapped.shape
     rank = 0 if inner is None else inner.shape[2]
-    many = samples * rank > FEW
-    held = max(16 if many else 1, triton.next_power_of_2(samples))
-    block = max(16, min(MOST_COLUMNS, ELEMENTS // held))
+    if inner is not None and right is not None and samples * rank > FEW:
+        mapped.baddbmm_(inner, right[:, :rank])
+        rank = 0
+    rows = min(ROWS, triton.next_power_of_2(samples))
+    block = max(16, min(MOST_COLUMNS, ELEMENTS // (2 * rows)))
     blocks = triton.cdiv(columns, block)
     fitted, of_bias = bias.new_empty(groups, fit, weights), bias.new_empty(groups, columns)
     partial = bias.new_empty(groups, blocks)
@@ -68,15 +70,12 @@ def squash(
         first,
         1.0 if prior_std is None else prior_std**2,
         floor,
-        SAMPLES=held,
+        ROWS=rows,
         COLUMNS=block,
         KL=prior_std is not None,
-        FACTORS=rank > 0 and not many,
-        MANY_FACTORS=many,
-        DEPTH=DEPTH,
+        FACTORS=rank > 0,
         STORE=store is not None,
-        PRECISION=precision,
-        num_warps=4 if many else 2,  # with more, they spend their time adding up across each other
+        num_warps=WARPS,
     )
     return fitted, None if prior_std is None else partial.sum(1), of_bias
 
@@ -129,6 +128,48 @@ def merge(
     return whole, None if right is None else partial.sum(1)
 
 
+def weigh(
+    of_hidden: Tensor, of_factors: Tensor | None, hidden: Tensor, of_kl: Tensor, count: int
+) -> tuple[Tensor, Tensor]:
+    """((of_hidden + of_factors)·scale, hidden·scale), (G, S, K), scaled by 1 up to `count` samples, and then by c."""
+    groups, samples, columns = hidden.shape
+    weighed, rows = torch.empty_like(hidden), torch.empty_like(hidden)
+    block = triton.next_power_of_2(columns)
+    _weigh_kernel[(samples, groups)](
+        of_hidden,
+        of_hidden if of_factors is None else of_factors,
+        hidden,
+        of_kl,
+        weighed,
+        rows,
+        columns,
+        count,
+        COLUMNS=block,
+        FACTORS=of_factors is not None,
+    )
+    return weighed, rows
+
+
+def start(mean: Tensor, shift: Tensor, scale: float, padding: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """(mean + scale·shift of matrices (K, N), with columns of zeros behind; ‖mean‖²)."""
+    rows, columns = mean.shape
+    padded = mean.new_empty(rows, columns + padding, dtype=dtype)
+    blocks = triton.cdiv(columns + padding, MOST_COLUMNS)
+    partial = mean.new_empty(rows, blocks)
+    sizes = (columns, columns + padding)
+    _start_kernel[(blocks, rows)](mean, shift, padded, partial, scale, *sizes, COLUMNS=MOST_COLUMNS)
+    return padded, partial.sum()
+
+
+def of_start(of_padded: Tensor, mean: Tensor, of_squares: Tensor) -> Tensor:
+    """The gradient of the mean (K, N), from those of the padded matrix and of ‖mean‖²."""
+    rows, columns = mean.shape
+    found = torch.empty_like(mean)
+    grid = (triton.cdiv(columns, MOST_COLUMNS), rows)
+    _of_start_kernel[grid](of_padded, mean, of_squares, found, columns, of_padded.stride(0), COLUMNS=MOST_COLUMNS)
+    return found
+
+
 @triton.jit
 def _squash_kernel(
     mapped,
@@ -150,63 +191,88 @@ def _squash_kernel(
     first,
     prior,
     floor,
-    SAMPLES: tl.constexpr,
+    ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     KL: tl.constexpr,
     FACTORS: tl.constexpr,
-    MANY_FACTORS: tl.constexpr,
-    DEPTH: tl.constexpr,
     STORE: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     block, group = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    column, row = block * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, SAMPLES)
-    valid, sampled = column < weights, row < samples
-    here = sampled[:, None] & valid[None, :]
-    at = row[:, None] * columns + column[None, :]
+    column = block * COLUMNS + tl.arange(0, COLUMNS)
+    valid, inside = column < weights, column < columns
     mapped += group * samples * columns
-    value = tl.load(mapped + at, mask=here, other=0.0).to(tl.float32)
-    value += tl.load(bias + group * of_bias_group + column, mask=valid, other=0.0)[None, :]
-    if FACTORS:
-        inner += group * samples * rank
-        right += group * of_right_group
-        for factor in range(rank):
-            share = tl.load(inner + row * rank + factor, mask=sampled, other=0.0).to(tl.float32)
-            line = tl.load(right + factor * columns + column, mask=valid, other=0.0)
-            value += share[:, None] * line[None, :]
-    if MANY_FACTORS:
-        inner += group * samples * rank
-        right += group * of_right_group
-        for start in range(0, rank, DEPTH):
-            factor = start + tl.arange(0, DEPTH)
-            used = factor < rank
-            shares = tl.load(
-                inner + row[:, None] * rank + factor[None, :], mask=sampled[:, None] & used[None, :], other=0.0
-            )
-            lines = tl.load(
-                right + factor[:, None] * columns + column[None, :], mask=used[:, None] & valid[None, :], other=0.0
-            )
-            value = tl.dot(shares, lines, value, input_precision=PRECISION)
-    y = 1 - 2 / (tl.exp(2 * value) + 1)
+    inner += group * samples * rank
+    right += group * of_right_group
     fitted += group * fit * weights
-    handed_out = (row < fit)[:, None]
-    tl.store(fitted + row[:, None] * weights + column[None, :], y, mask=here & handed_out)
+    store += group * of_store_group + first * columns
+    offset = tl.load(bias + group * of_bias_group + column, mask=valid, other=0.0)
     if KL:
-        m = tl.sum(tl.where(here, y, 0.0), 0) / samples
-        offset = tl.where(here, y - m[None, :], 0.0)
-        v = tl.sum(offset * offset, 0) / (samples - 1) + floor
+        # Moments around the first sample, which is as near to their mean as the others: no digits are lost.
+        centre = _samples(mapped, offset, inner, right, 0, 1, columns, column, valid, rank, 1, FACTORS)
+        total = tl.zeros((ROWS, COLUMNS), tl.float32)
+        squares = tl.zeros((ROWS, COLUMNS), tl.float32)
+        for start in range(0, samples, ROWS):
+            y = _samples(mapped, offset, inner, right, start, samples, columns, column, valid, rank, ROWS, FACTORS)
+            here = ((start + tl.arange(0, ROWS)) < samples)[:, None] & valid[None, :]
+            away = tl.where(here, y - centre, 0.0)
+            total += away
+            squares += away * away
+        shift = tl.sum(total, 0) / samples
+        v = (tl.sum(squares, 0) - samples * shift * shift) / (samples - 1)
+        v = tl.where(v > 0, v, v * 0.0) + floor  # what is no number stays none
+        m = tl.sum(centre, 0) + shift
         term = 0.5 * ((v + m * m) / prior - 1 - tl.log(v / prior)) - v / (2 * samples * prior)
         tl.store(partial + group * tl.num_programs(0) + block, tl.sum(tl.where(valid, term, 0.0), 0))
         slope = (1 / prior - 1 / v - 1 / (samples * prior)) / (samples - 1)
-        delta = (m[None, :] / (samples * prior) + offset * slope[None, :]) * (1 - y * y)
-        delta = tl.where(here, delta, 0.0)
-        inside = sampled[:, None] & (column < columns)[None, :]
-        tl.store(mapped + at, delta, mask=inside)
-        if STORE:
-            store += group * of_store_group + first * columns
-            tl.store(store + at, delta, mask=inside)
-        others = tl.sum(tl.where(handed_out, 0.0, delta), 0)
-        tl.store(of_bias + group * columns + column, others, mask=column < columns)
+        level = m / (samples * prior)
+        others = tl.zeros((ROWS, COLUMNS), tl.float32)
+        tl.debug_barrier()  # all have read the first sample before one writes over it
+    for start in range(0, samples if KL else fit, ROWS):
+        row = start + tl.arange(0, ROWS)
+        y = _samples(mapped, offset, inner, right, start, samples, columns, column, valid, rank, ROWS, FACTORS)
+        handed_out = (row < fit)[:, None]
+        tl.store(fitted + row[:, None] * weights + column[None, :], y, mask=handed_out & valid[None, :])
+        if KL:
+            delta = (level[None, :] + (y - m[None, :]) * slope[None, :]) * (1 - y * y)
+            delta = tl.where(valid[None, :], delta, 0.0)
+            at = row[:, None] * columns + column[None, :]
+            here = (row < samples)[:, None] & inside[None, :]
+            tl.store(mapped + at, delta, mask=here)
+            if STORE:
+                tl.store(store + at, delta, mask=here)
+            others += tl.where(handed_out | (row >= samples)[:, None], 0.0, delta)
+    if KL:
+        tl.store(of_bias + group * columns + column, tl.sum(others, 0), mask=inside)
+
+
+@triton.jit
+def _samples(
+    mapped,
+    offset,
+    inner,
+    right,
+    start,
+    samples,
+    columns,
+    column,
+    valid,
+    rank,
+    ROWS: tl.constexpr,
+    FACTORS: tl.constexpr,
+):
+    """tanh(mapped + bias + inner·right) of some samples and columns; 0 outside."""
+    row = start + tl.arange(0, ROWS)
+    sampled = row < samples
+    here = sampled[:, None] & valid[None, :]
+    value = tl.load(mapped + row[:, None] * columns + column[None, :], mask=here, other=0.0).to(tl.float32)
+    value += offset[None, :]
+    if FACTORS:
+        for factor in range(rank):
+            share = tl.load(inner + row * rank + factor, mask=sampled, other=0.0).to(tl.float32)
+            line = tl.load(right + factor * columns + column, mask=valid, other=0.0).to(tl.float32)
+            value += share[:, None] * line[None, :]
+    root = tl.rsqrt(tl.exp(2 * value) + 1)  # tanh is 1 − 2 / (e²ᵛ + 1), and a division is slow
+    return tl.where(here, 1 - 2 * root * root, 0.0)
 
 
 @triton.jit
@@ -258,3 +324,49 @@ def _merge_kernel(
         for factor in range(rank):
             line = tl.load(right + group * of_right_group + factor * columns + column, mask=inside, other=0.0)
             tl.store(partial + row * rank + factor, tl.sum(total * line[None, :], 1), mask=row < fit)
+
+
+@triton.jit
+def _weigh_kernel(
+    of_hidden,
+    of_factors,
+    hidden,
+    of_kl,
+    weighed,
+    rows,
+    columns,
+    count,
+    COLUMNS: tl.constexpr,
+    FACTORS: tl.constexpr,
+):
+    sample, group = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    column = tl.arange(0, COLUMNS)
+    here = column < columns
+    at = (group * tl.num_programs(0) + sample) * columns + column
+    scale = tl.where(sample < count, 1.0, tl.load(of_kl + group))
+    value = tl.load(of_hidden + at, mask=here, other=0.0).to(tl.float32)
+    if FACTORS:
+        value += tl.load(of_factors + at, mask=here, other=0.0).to(tl.float32)
+    tl.store(weighed + at, scale * value, mask=here)
+    tl.store(rows + at, scale * tl.load(hidden + at, mask=here, other=0.0), mask=here)
+
+
+@triton.jit
+def _start_kernel(mean, shift, padded, partial, scale, columns, wide, COLUMNS: tl.constexpr):
+    block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    column = block * COLUMNS + tl.arange(0, COLUMNS)
+    here = column < columns
+    value = tl.load(mean + row * columns + column, mask=here, other=0.0)
+    tl.store(partial + row * tl.num_programs(0) + block, tl.sum(value * value, 0))
+    value += scale * tl.load(shift + row * columns + column, mask=here, other=0.0)
+    tl.store(padded + row * wide + column, value, mask=column < wide)
+
+
+@triton.jit
+def _of_start_kernel(of_padded, mean, of_squares, found, columns, of_row, COLUMNS: tl.constexpr):
+    row = tl.program_id(1).to(tl.int64)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    here = column < columns
+    value = tl.load(of_padded + row * of_row + column, mask=here, other=0.0).to(tl.float32)
+    value += 2 * tl.load(of_squares) * tl.load(mean + row * columns + column, mask=here, other=0.0)
+    tl.store(found + row * columns + column, value, mask=here)

@@ -9,10 +9,12 @@ import triton.language as tl
 from torch import Tensor
 
 KINDS = {"none": 0, "relu": 1, "tanh": 2}
-COLUMNS, ROWS = 64, 32
+COLUMNS, ROWS = 128, 32
 """Of the part that a program holds at a time."""
-SHARE = 128
+SHARE = 512
 """Rows of a program that adds them up."""
+STRIDE = 1024
+"""Parameters that a program steps."""
 
 
 def activate_(z: Tensor, bias: Tensor, kind: str) -> Tensor:
@@ -34,6 +36,17 @@ def deactivate(dy: Tensor, y: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         dy, y, dz, partial, rows, columns, KIND=KINDS[kind], COLUMNS=COLUMNS, ROWS=ROWS, SHARE=SHARE
     )
     return dz, partial.view(groups, columns) if shares == 1 else partial.sum(1)
+
+
+def step(parameter: Tensor, gradient: Tensor, lr: float) -> tuple[Tensor, Tensor]:
+    """(parameter − lr·gradient, the same rounded as the gradient is), of groups (G, N); groups may lie in one place."""
+    groups, numbers = parameter.shape
+    stepped, rounded = parameter.new_empty(groups, numbers), gradient.new_empty(groups, numbers)
+    grid = (triton.cdiv(numbers, STRIDE), groups)
+    _step_kernel[grid](
+        parameter, gradient, stepped, rounded, lr, numbers, parameter.stride(0), gradient.stride(0), STRIDE=STRIDE
+    )
+    return stepped, rounded
 
 
 @triton.jit
@@ -71,7 +84,7 @@ def _deactivate_kernel(
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     valid = column < columns
     total = tl.zeros((COLUMNS,), tl.float32)
-    for start in tl.static_range(0, SHARE, ROWS):
+    for start in range(0, tl.minimum(SHARE, rows - share * SHARE), ROWS):
         row = share * SHARE + start + tl.arange(0, ROWS)
         here = (row < rows)[:, None] & valid[None, :]
         places = (group * rows + row)[:, None] * columns + column[None, :]
@@ -84,3 +97,16 @@ def _deactivate_kernel(
         tl.store(dz + places, gradient, mask=here)
         total += tl.sum(gradient, 0)
     tl.store(partial + (group * tl.num_programs(1) + share) * columns + column, total, mask=valid)
+
+
+@triton.jit
+def _step_kernel(
+    parameter, gradient, stepped, rounded, lr, numbers, of_parameter_group, of_gradient_group, STRIDE: tl.constexpr
+):
+    group = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * STRIDE + tl.arange(0, STRIDE)
+    here = place < numbers
+    value = tl.load(parameter + group * of_parameter_group + place, mask=here)
+    value -= lr * tl.load(gradient + group * of_gradient_group + place, mask=here).to(tl.float32)
+    tl.store(stepped + group * numbers + place, value, mask=here)
+    tl.store(rounded + group * numbers + place, value, mask=here)

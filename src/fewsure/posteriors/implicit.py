@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.func import vjp
 
 from fewsure.adaptation import clip, clip_scale, detach, take_step
-from fewsure.devices import in_full, rounded, rounded_type
+from fewsure.devices import LARGE, in_full, rounded_type
 from fewsure.divergences import VARIANCE_FLOOR, moment_kl, moment_log_bias
-from fewsure.kernels.fused import MOST_SAMPLES, Back, Squash, fused_kernels_fit, squash
+from fewsure.kernels.fused import MOST_SAMPLES, Back, Squash, fused_kernels_fit, hand_out, of_start, squash
 from fewsure.networks import ALIGNED, Mlp, layer, product, weight_count
 from fewsure.types import Draw, Network, Params
 
@@ -99,12 +99,13 @@ class ImplicitPosterior:
 
     def see(self, parameters: Params, z: Float[Tensor, "S latent"], sight: Sight) -> Seen:
         """What is to be seen of G(z)."""
+        parameters = parameters if self.rank else self.generator.rounded(parameters)
         hidden, (last, bias) = self._hidden_units(parameters, z), self._last
         if self._fuses(hidden, sight):
             return self._fused(parameters, hidden, sight, steps=False)[0]
         if "left" in parameters:
             return self._look(self._last_layer(parameters, hidden).tanh(), sight)
-        return self._look(layer(hidden, rounded(parameters[last]), parameters[bias], "tanh"), sight)
+        return self._look(layer(hidden, parameters[last], parameters[bias], "tanh"), sight)
 
     def generate(
         self, parameters: Params, z: Float[Tensor, "S latent"], sight: Sight, *, first_order: bool
@@ -112,8 +113,7 @@ class ImplicitPosterior:
         """What is to be seen of G(z; λ), and the step of gradient descent that follows from an objective's gradient."""
         at = detach(parameters) if first_order else parameters
         if not self.rank:
-            last, _ = self._last
-            at = at | {last: rounded(at[last])} if first_order else at  # so that its gradient is not made longer again
+            at = self.generator.rounded(at)  # so that its gradient is not made longer again
             seen, pull_back = _pull_back(lambda params: self.see(params, z, sight), at)
 
             def dense_step(gradient: Seen, lr: float, limit: float | None) -> Params:
@@ -166,7 +166,10 @@ class ImplicitPosterior:
 
     def _look(self, samples: Tensor, sight: Sight) -> Seen:
         weights = weight_count(self.network)
-        seen = {"fit": in_full(samples[: sight.fit, :weights])} | ({"padded": samples} if sight.padded else {})
+        fit = samples[: sight.fit]
+        if sight.padded and fused_kernels_fit(samples):
+            fit, samples = hand_out(samples, sight.fit)
+        seen = {"fit": in_full(fit[:, :weights])} | ({"padded": samples} if sight.padded else {})
         kl = {} if sight.prior_std is None else {"moment_kl": moment_kl(samples[:, :weights], sight.prior_std)}
         return seen | kl
 
@@ -220,6 +223,10 @@ class _Start(torch.autograd.Function):
     @staticmethod
     def forward(mean: Tensor, shift: Tensor, constants: tuple[float, int, torch.dtype | None]) -> tuple[Tensor, Tensor]:
         scale, padding, dtype = constants
+        if _starts_fused(mean):
+            from fewsure.kernels import generator as kernels
+
+            return kernels.start(mean, shift.contiguous(), scale, padding, dtype or mean.dtype)
         *rows, columns = mean.shape
         padded = mean.new_empty(*rows, columns + padding, dtype=dtype or mean.dtype)
         torch.add(mean, shift, alpha=scale, out=padded[..., :columns])
@@ -239,6 +246,8 @@ class _Start(torch.autograd.Function):
             return None if of_squares is None else 2 * of_squares * mean, None, None
         of_sum = of_padded[..., : mean.shape[-1]]
         of_shift = ctx.scale * of_sum if ctx.needs_input_grad[1] else None
+        if of_squares is not None and _starts_fused(mean):
+            return of_start(of_padded, mean, of_squares), of_shift, None
         of_mean = of_sum.to(mean.dtype) if of_squares is None else torch.addcmul(of_sum, mean, 2 * of_squares)
         return of_mean, of_shift, None
 
@@ -253,3 +262,8 @@ class _Start(torch.autograd.Function):
             for index in range(info.batch_size)
         ]
         return tuple(torch.stack(parts) for parts in zip(*each, strict=True)), (0, 0)
+
+
+def _starts_fused(mean: Tensor) -> bool:
+    """Whether a kernel of our own is worth it: torch takes twice as long where types and strides differ."""
+    return mean.dim() == 2 and mean.numel() >= LARGE and fused_kernels_fit(mean)

@@ -11,7 +11,7 @@ from fewsure.report.drawing import WIDTH, figure_png, tidy
 from fewsure.report.tables import in_columns
 
 HEADERS = (
-    *("tasks", "method", "precision", "T", "updates/s", "tasks/s", "GiB"),
+    *("tasks", "method", "precision", "T", "updates/s", "time ÷ MAML's", "tasks/s", "GiB"),
     *("TFLOP/s", "of peak", "plain program", "faster by"),
 )
 
@@ -19,7 +19,7 @@ HEADERS = (
 def bench_table(record: Mapping[str, Any]) -> str:
     """As text."""
     head = f"{record['device']}, torch {record['torch']}, {record['matrix_rate'] / 1e12:.2f} TFLOP/s in a large product"
-    table = in_columns([HEADERS, *map(_cells, record["cases"])], right=lambda column: column >= 3)
+    table = in_columns([HEADERS, *_rows(record["cases"])], right=lambda column: column >= 3)
     more = [_growth_line(curve) for curve in record["scaling"]]
     more += [
         f"simpa under {curve['precision']}: MSE {curve['mse']:.3f}, ECE {curve['ece']:.4f}, NLL {curve['nll']:.2f} "
@@ -47,7 +47,7 @@ def bench_page(record: Mapping[str, Any], page: Path) -> None:
         f"convolutions alone. The peak of all rows is a large product in `tf32`: {record['matrix_rate'] / 1e12:.1f}.",
         "The plain program runs one task after another, kernel by kernel, and copies everything for each task.",
         "",
-        *_markdown(HEADERS, [_cells(row) for row in record["cases"]]),
+        *_markdown(HEADERS, _rows(record["cases"])),
         "",
     ]
     if record["scaling"]:
@@ -145,7 +145,12 @@ def _curves_figure(curves: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _rows(cases: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    maml = {(row["tasks"], row["T"]): row for row in reversed(cases) if row["method"] == "maml"}
+    return [_cells(row, maml.get((row["tasks"], row["T"]))) for row in cases]
+
+
+def _cells(row: Mapping[str, Any], maml: Mapping[str, Any] | None) -> tuple[str, ...]:
     memory, reference = row["memory_gib"], row["reference_updates_per_second"]
     return (
         row["tasks"],
@@ -153,6 +158,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         row["precision"],
         str(row["T"]),
         f"{row['updates_per_second']:,.1f}",
+        "–" if maml is None else f"{maml['updates_per_second'] / row['updates_per_second']:.2f}",
         f"{row['tasks_per_second']:,.0f}",
         "–" if memory is None else f"{memory:.2f}",
         f"{row['operations_per_second'] / 1e12:.3f}",
