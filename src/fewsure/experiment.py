@@ -93,7 +93,7 @@ class Experiment:
 
     @property
     def data_name(self) -> str:
-        return next(name for name, kind in DATA.items() if type(self.data) is kind.data)
+        return next((name for name, kind in DATA.items() if type(self.data) is kind.data), type(self.data).__name__)
 
     @cached_property
     def model(self) -> Model:

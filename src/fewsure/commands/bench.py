@@ -3,7 +3,7 @@
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,21 @@ from fewsure.bench.scaling import growth, sweeps
 from fewsure.bench.timing import matrix_rate, operations_of_a_task, time_reference, time_updates
 from fewsure.commands.common import Common, command
 from fewsure.devices import device_name, find_device
-from fewsure.errors import require, require_known
+from fewsure.errors import FewsureError, require, require_known
 from fewsure.experiment import Training
 from fewsure.files import write_atomically
 from fewsure.progress import ProgressLine
+from fewsure.records import from_json
 from fewsure.report.bench_page import bench_page, bench_table
 from fewsure.version import __version__
+
+SECTIONS = {
+    "cases": ("method", "tasks", "precision", "T"),
+    "scaling": ("method", "varied"),
+    "curves": ("precision",),
+    "evaluations": ("method",),
+}
+"""Of the record, each with what tells its rows apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +67,8 @@ class Bench(Common):
     evaluated_tasks: int = 0
     """Tasks of a long evaluation of SImPa and MAML on the first kind of task; 0 for none."""
     results: Path | None = None
-    """Where the measurements go as JSON."""
+    """Where the measurements go as JSON. What a file of the same machine and version holds already stays there, unless
+    it is measured again."""
     page: Path | None = None
     """Where they go as a Markdown page with figures."""
 
@@ -76,29 +86,51 @@ def _bench(command: Bench) -> None:
     require(evaluated_tasks >= 0 and evaluated_tasks != 1, "evaluated_tasks", "at least 2, or 0", evaluated_tasks)
     device = find_device(command.device)
     began = time.perf_counter()
-    record: dict[str, Any] = {
+    facts = {
         "device": device_name(device),
         "version": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
-        "matrix_rate": matrix_rate(device),
-        "cases": [],
-        "scaling": [],
-        "curves": [],
-        "evaluations": [],
     }
+    record = _earlier(command.results, facts) | facts | {"matrix_rate": matrix_rate(device)}
+    spent = record["seconds"]
     work = _work(replace(command, kinds=kinds), device, record["matrix_rate"])
     with ProgressLine("timing", quiet=command.json) as line:
         for number, (section, name, measure) in enumerate(work):
             line.show(number, len(work), name)
-            record[section].append(measure())
-            record["seconds"] = round(time.perf_counter() - began, 1)
+            _put(record[section], measure(), SECTIONS[section])
+            record["seconds"] = round(spent + time.perf_counter() - began, 1)
             if command.results is not None:  # what is measured is kept, should the command be stopped
                 write_atomically(command.results, json.dumps(record, indent=1) + "\n")
     if command.page is not None:
         bench_page(record, command.page)
     print(json.dumps(record) if command.json else bench_table(record))
+
+
+def _earlier(results: Path | None, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file holds of earlier commands on this machine."""
+    nothing: dict[str, Any] = {"seconds": 0.0} | {section: [] for section in SECTIONS}
+    if results is None or not results.is_file():
+        return nothing
+    try:
+        found: dict[str, Any] = nothing | from_json(results.read_text(encoding="utf-8"))
+    except (ValueError, TypeError):
+        raise FewsureError(f"expected measurements of `fewsure bench` in {results}, but it holds others") from None
+    for name in ("device", "version", "torch"):
+        if found.get(name) != facts[name]:
+            raise FewsureError(
+                f"{results} holds measurements of {name} {found.get(name)}, and this is {facts[name]}; "
+                "name another file with --results"
+            )
+    return found
+
+
+def _put(rows: list[dict[str, Any]], row: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Add a row, or let it take the place of an earlier one with the same names."""
+    places = [place for place, old in enumerate(rows) if all(old.get(name) == row.get(name) for name in names)]
+    place = places[0] if places else len(rows)
+    rows[place : place + 1] = [row]
 
 
 def _work(command: Bench, device: torch.device, roof: float) -> list[tuple[str, str, Callable[[], dict[str, Any]]]]:

@@ -258,10 +258,10 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        of_input, of_weight, *_ = ctx.needs_input_grad
-        constants = (ctx.activation, of_input, of_weight)
+        of_input, of_weight, of_bias, _ = ctx.needs_input_grad
+        constants = (ctx.activation, of_input, of_weight, of_bias)
         dx, dw, db = _LayerBackward.apply(gradient, *ctx.saved_tensors, constants)  # type: ignore[no-untyped-call]
-        return dx if of_input else None, dw if of_weight else None, db, None
+        return dx if of_input else None, dw if of_weight else None, db if of_bias else None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
@@ -272,14 +272,14 @@ class _Layer(torch.autograd.Function):
 class _LayerBackward(torch.autograd.Function):
     @staticmethod
     def forward(
-        gradient: Tensor, x: Tensor, weight: Tensor, y: Tensor, constants: tuple[Activation, bool, bool]
+        gradient: Tensor, x: Tensor, weight: Tensor, y: Tensor, constants: tuple[Activation, bool, bool, bool]
     ) -> tuple[Tensor, ...]:
         from fewsure.kernels import layers
 
-        activation, of_input, of_weight = constants
-        dz, db = layers.deactivate(gradient.contiguous(), y.contiguous(), activation)
+        activation, of_input, of_weight, of_bias = constants
+        dz, db = layers.deactivate(gradient.contiguous(), y.contiguous(), activation, sums=of_bias)
         groups = len(weight)
-        if groups < len(x):
+        if of_bias and groups < len(x):
             db = db.view(groups, -1, db.shape[1]).sum(1)
         dx = _products(dz, weight.mT) if of_input else dz.new_empty(len(x), 0)
         if not of_weight:
@@ -391,7 +391,8 @@ class _CriticBackward(torch.autograd.Function):
                     of_weights[place].baddbmm_(x.mT, delta)
                     of_biases[place] += sums
                 if number:
-                    delta, sums = layers.deactivate(_products(delta, weights[number].mT), x.contiguous(), "relu")
+                    before = _products(delta, weights[number].mT)
+                    delta, sums = layers.deactivate(before, x.contiguous(), "relu", sums=of_network)
             if of_samples and inputs_of is sides[0][0]:
                 of_inputs = _products(delta, weights[0].mT)
         if not of_network:

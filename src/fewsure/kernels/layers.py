@@ -9,10 +9,10 @@ import triton.language as tl
 from torch import Tensor
 
 KINDS = {"none": 0, "relu": 1, "tanh": 2}
-COLUMNS, ROWS = 128, 32
+COLUMNS, ROWS = 64, 32
 """Of the part that a program holds at a time."""
-SHARE = 512
-"""Rows of a program that adds them up."""
+SHARE, PROGRAMS = 128, 256
+"""Rows of a program that adds them up; all of them where there are so many programs without that."""
 STRIDE = 1024
 """Parameters that a program steps."""
 
@@ -25,16 +25,19 @@ def activate_(z: Tensor, bias: Tensor, kind: str) -> Tensor:
     return z
 
 
-def deactivate(dy: Tensor, y: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-    """(dz (G, R, N), its sum over the rows (G, N))."""
+def deactivate(dy: Tensor, y: Tensor, kind: str, *, sums: bool) -> tuple[Tensor, Tensor]:
+    """(dz (G, R, N), its sum over the rows (G, N), if that is wanted)."""
     groups, rows, columns = y.shape
-    shares = triton.cdiv(rows, SHARE)
+    blocks = triton.cdiv(columns, COLUMNS)
+    share = rows if blocks * groups >= PROGRAMS else SHARE
+    shares = triton.cdiv(rows, share)
     dz = torch.empty_like(y)
-    partial = y.new_empty(groups, shares, columns, dtype=torch.float32)
-    grid = (triton.cdiv(columns, COLUMNS), shares, groups)
-    _deactivate_kernel[grid](
-        dy, y, dz, partial, rows, columns, KIND=KINDS[kind], COLUMNS=COLUMNS, ROWS=ROWS, SHARE=SHARE
+    partial = y.new_empty(groups, shares if sums else 0, columns, dtype=torch.float32)
+    _deactivate_kernel[(blocks, shares, groups)](
+        dy, y, dz, partial, rows, columns, share, KIND=KINDS[kind], COLUMNS=COLUMNS, ROWS=ROWS, SUMS=sums
     )
+    if not sums:
+        return dz, partial.view(groups, 0)
     return dz, partial.view(groups, columns) if shares == 1 else partial.sum(1)
 
 
@@ -75,18 +78,20 @@ def _deactivate_kernel(
     partial,
     rows,
     columns,
+    share_rows,
     KIND: tl.constexpr,
     COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
-    SHARE: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     share, group = tl.program_id(1), tl.program_id(2).to(tl.int64)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     valid = column < columns
-    total = tl.zeros((COLUMNS,), tl.float32)
-    for start in range(0, tl.minimum(SHARE, rows - share * SHARE), ROWS):
-        row = share * SHARE + start + tl.arange(0, ROWS)
-        here = (row < rows)[:, None] & valid[None, :]
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    last = tl.minimum(rows, (share + 1) * share_rows)
+    for start in range(share * share_rows, last, ROWS):
+        row = start + tl.arange(0, ROWS)
+        here = (row < last)[:, None] & valid[None, :]
         places = (group * rows + row)[:, None] * columns + column[None, :]
         gradient = tl.load(dy + places, mask=here, other=0.0).to(tl.float32)
         if KIND == 1:
@@ -95,8 +100,10 @@ def _deactivate_kernel(
             value = tl.load(y + places, mask=here, other=0.0).to(tl.float32)
             gradient *= 1 - value * value
         tl.store(dz + places, gradient, mask=here)
-        total += tl.sum(gradient, 0)
-    tl.store(partial + (group * tl.num_programs(1) + share) * columns + column, total, mask=valid)
+        total += gradient
+    if SUMS:
+        at = partial + (group * tl.num_programs(1) + share) * columns + column
+        tl.store(at, tl.sum(total, 0), mask=valid)
 
 
 @triton.jit
