@@ -43,7 +43,7 @@ TRIAL_SHARE = 0.2
 """Updates of a tuning trial, as a share of the full training's."""
 VALIDATION_TASKS = 500
 TEST_SEED = 1
-"""Of the test tasks, where chance makes them. A new round of results has its own: the last one's have been looked at."""
+"""Of the test tasks, where chance makes them. A new round of results has its own: the last have been looked at."""
 VALIDATION = "validation.json"
 """The file of a trial's folder that holds its scores."""
 
