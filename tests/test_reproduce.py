@@ -9,7 +9,7 @@ import pytest
 from fewsure.algorithms import ALGORITHMS
 from fewsure.cli import main
 from fewsure.experiment import load_preset
-from fewsure.reproduce import SEVERAL, TARGETS
+from fewsure.reproduce import SEVERAL, TARGETS, TEST_SEED
 from fewsure.side_by_side import side_by_side
 
 from .helpers import write_blobs
