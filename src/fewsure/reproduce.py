@@ -58,6 +58,8 @@ class Target:
     preset: str = "recommended"
     folder: str | None = None
     """For `--data features`: where the features are."""
+    joins_validation: bool = False
+    """Whether the validation classes join the training classes once the options are chosen, as in the paper's split."""
 
     @property
     def stream(self) -> Split:
@@ -129,6 +131,8 @@ class Reproduction:
         target, folder = TARGETS[self.target], self.folder / job.entry / f"{job.kind}-{job.number}"
         if job.kind == "seed":
             experiment = self._best_trial(job.entry) if target.tunes else target.variants()[job.entry]
+            if target.joins_validation:
+                experiment = _changed(experiment, {"data": {"train_on_validation": True}}, None)
             self._train_and_evaluate(folder, experiment, job.number, target.stream)
             return
         with _divergence_reported(folder):
@@ -240,12 +244,13 @@ def _facts(run: Run) -> dict[str, Any]:
     }
 
 
-def _changed(base: Experiment, options: dict[str, dict[str, Any]], name: str) -> Experiment:
+def _changed(base: Experiment, options: dict[str, dict[str, Any]], name: str | None) -> Experiment:
+    """The experiment with other options, and their name behind that of its preset."""
     groups: dict[str, Any] = {}
     for group in GROUPS:
         before = getattr(base, group)
         groups[group] = from_record(type(before), to_record(before) | options.get(group, {}), source=f"{name}, {group}")
-    return Experiment(**groups, preset=f"{base.preset}, {name}")
+    return Experiment(**groups, preset=base.preset if name is None else f"{base.preset}, {name}")
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -270,7 +275,7 @@ def _shots(data: str, listed: str, folder: str | None = None) -> tuple[Target, T
 TARGETS: dict[str, Target] = {
     "regression": Target("sine-line", "sine-line.toml"),
     "ablation": Target("sine-line", "ablation.toml"),
-    "omniglot": Target("omniglot", "images.toml"),
+    "omniglot": Target("omniglot", "images.toml", joins_validation=True),
 }
 """Name on the command line → the experiment."""
 SEVERAL: dict[str, tuple[str, ...]] = {}
