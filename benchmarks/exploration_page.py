@@ -35,7 +35,8 @@ STAGES = {
         "Clipping for longer",
         "5,000 updates from scratch, one seed, 1,000 validation tasks; `hard` clipping in the upper level from an"
         " earlier share of the training on, with 20 inner steps at inner_lr = 0.0005. The wider posterior of the last"
-        " table does not last: trained for longer, it is narrow again and the error larger. Clipping was given up.",
+        " table does not last: trained for longer, it is narrow again and the error larger. Clipping late was given up,"
+        " and its options are gone: `clip_from` (a share of the training) and `clip_lower`.",
     ),
     "weight noise": (
         "Weight noise",
@@ -94,7 +95,7 @@ def _figure(runs: list[dict[str, Any]]) -> Figure:
     exact = _read("exact_posterior")
     axes.plot(exact["mse"]["mean"], exact["ece"], "*", color="black", markersize=14, label="exact posterior")
     axes.axhline(exact["ece"], color=QUIET, linestyle="--", linewidth=1)
-    axes.set(xlim=(0, 6), ylim=(0.05, 0.3), xlabel="mean squared error", ylabel="ECE")
+    axes.set(xlim=(0, 6), ylim=(0, 0.3), xlabel="mean squared error", ylabel="ECE")
     axes.set_title("Rings: tried, on validation tasks. Dots: final runs, on test tasks")
     axes.legend(frameon=False)
     tidy(axes)

@@ -2,21 +2,28 @@
 
     .venv/bin/python benchmarks/vectorised.py
 
-The rule of `fewsure.vectorise.better_looped`, by which training takes one or the other, rests on the last lines.
+The rule of `fewsure.vectorise.better_looped`, by which training takes one or the other, rests on them. They are kept in
+results/bench-cpu.json, and `benchmarks/speed_page.py` shows them.
 """
 
+import json
 import time
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
 from fewsure import streams
 from fewsure.bench.cases import Case, headline_cases
 from fewsure.experiment import load_preset
+from fewsure.files import write_atomically
 from fewsure.training.engine import Engine
 from fewsure.types import Stage
 from fewsure.vectorise import draw_noise
+from fewsure.version import __version__
 
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "bench-cpu.json"
 REPEATS = 5
 CONV_TASKS = 10
 CPU = torch.device("cpu")
@@ -47,16 +54,29 @@ def main() -> None:
         for kind in ("conv4 28×28", "conv4 84×84")
         for case in headline_cases((kind,))[:2]
     ]
+    began, rows = time.perf_counter(), []
     for case in (simpa, *sine_line, *conv4):
-        repeats = REPEATS if case.tasks == "sine-line" else 1
-        vectorised, looped = (seconds(case, loop=loop, repeats=repeats) for loop in (False, True))
-        algorithm, model = case.experiment.algorithm, case.experiment.training_model
-        chosen = "loop" if Engine.fastest(algorithm, model, CPU, None).loop else "vectorised"
+        row = measured(case)
+        rows.append(row)
         print(
-            f"{case.tasks:<12} {case.method:<18} T {case.experiment.training.tasks:<3} vectorised {vectorised:7.4f} s  "
-            f"loop {looped:7.4f} s  ratio {looped / vectorised:5.2f}  training takes: {chosen}",
+            f"{row['tasks']:<12} {row['method']:<18} T {row['T']:<3} vectorised {row['vectorised']:7.4f} s  "
+            f"loop {row['loop']:7.4f} s  ratio {row['loop'] / row['vectorised']:5.2f}  training takes: {row['chosen']}",
             flush=True,
         )
+    facts = {"device": "cpu", "version": __version__, "torch": torch.__version__, "threads": torch.get_num_threads()}
+    record = facts | {"seconds": round(time.perf_counter() - began, 1), "cases": rows}
+    write_atomically(RESULTS, json.dumps(record, indent=1) + "\n")
+
+
+def measured(case: Case) -> dict[str, Any]:
+    """Both ways, and which of them training takes."""
+    repeats = REPEATS if case.tasks == "sine-line" else 1
+    vectorised, looped = (seconds(case, loop=loop, repeats=repeats) for loop in (False, True))
+    algorithm, model = case.experiment.algorithm, case.experiment.training_model
+    chosen = "loop" if Engine.fastest(algorithm, model, CPU, None).loop else "vectorised"
+    tasks = case.experiment.training.tasks
+    found = {"vectorised": vectorised, "loop": looped, "chosen": chosen}
+    return {"tasks": case.tasks, "method": case.method, "T": tasks, **found}
 
 
 if __name__ == "__main__":

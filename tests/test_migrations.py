@@ -142,6 +142,19 @@ def test_what_was_there_stays_as_it_is(old_run: Path) -> None:
         assert {name: record[group][name] for name in FIRST[group]} == FIRST[group]
 
 
+def test_an_option_that_is_gone_is_forgotten_where_it_did_nothing_and_else_refused(
+    old_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = {"clip_from": 0.0, "clip_lower": True}
+    (old_run / "config.json").write_text(json.dumps(FIRST | {"algorithm": FIRST["algorithm"] | late}))
+    assert not set(late) & set(Run.open(old_run).experiment.record()["algorithm"])
+    late["clip_from"] = 0.7
+    (old_run / "config.json").write_text(json.dumps(FIRST | {"algorithm": FIRST["algorithm"] | late}))
+    assert main(["evaluate", str(old_run), "--device", "cpu"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "trained with `clip_from` = 0.7, an option that this version does not have" in line
+
+
 @pytest.mark.parametrize("name", FIRST_OPTIONS)
 def test_a_run_of_each_methods_first_version_loads(name: str, old_run: Path) -> None:
     now = to_record(ALGORITHMS[name]())

@@ -66,8 +66,6 @@ class Stage(NamedTuple):
     """Updates made so far (a scalar tensor)."""
     tasks: int
     """T, the number of tasks in a meta-batch."""
-    updates: int | None = None
-    """All updates of the training; None where it has no end."""
 
 
 @runtime_checkable

@@ -49,10 +49,6 @@ class Simpa:
     clip: Literal["hard", "none", "bounded"] = "none"
     """The loss that is trained on: `hard` clamps it to [0, 1] as the paper does (no gradient above 1); `none` trains
     on the loss as it is and clamps only in the reported bound; `bounded` is a smooth loss in [0, 1]."""
-    clip_from: float = 0.0
-    """Share of the training after which `clip` takes effect; up to there the loss is trained on as it is."""
-    clip_lower: bool = True
-    """Let `clip` take effect in the lower level too, as the paper does; off, tasks adapt to the loss as it is."""
     kl: Literal["moment", "moment+critic", "critic", "semi-implicit", "none"] = "moment"
     """How KL[q(w) ‖ p(w)] is estimated: `critic` is the paper's φ-network; `moment` the closed form for q's means and
     variances; `moment+critic` adds the φ-network's estimate of the rest; `semi-implicit` is an upper bound, and needs
@@ -97,7 +93,6 @@ class Simpa:
         require(self.kl_samples >= 4, "kl_samples", "at least 4", self.kl_samples)
         require(self.warm_up_tasks >= 0, "warm_up_tasks", "at least 0", self.warm_up_tasks)
         require_clip_norm(self.inner_clip_norm)
-        require(0 <= self.clip_from <= 1, "clip_from", "a share in [0, 1]", self.clip_from)
         require(0 < self.epsilon <= 1, "epsilon", "a probability in (0, 1]", self.epsilon)
         require(0 <= self.weight_noise < float("inf"), "weight_noise", "a number of at least 0", self.weight_noise)
         if self.kl == "semi-implicit":
@@ -123,20 +118,20 @@ class Simpa:
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
         always = torch.ones((), device=support.x.device)
         theta, _ = self._draw_theta(meta, model, noise)
-        return self._optimise_lower_level(theta, meta, model, support, noise, regularise=always, clip=always > 0)
+        return self._optimise_lower_level(theta, meta, model, support, noise, regularise=always)
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         regularise = (stage.update * stage.tasks >= self.warm_up_tasks).to(task.query.x.dtype)
-        clip = stage.update >= self.clip_from * (stage.updates or 0)
         theta, squared_norm = self._draw_theta(meta, model, noise)
-        adapted = self._optimise_lower_level(theta, meta, model, task.support, noise, regularise, clip)
+        adapted = self._optimise_lower_level(theta, meta, model, task.support, noise, regularise)
         critic = self.critic(model).rounded(adapted["critic"]) if self.uses_critic else {}
 
         seen = self.posterior(model).see(adapted["generator"], noise["z"][-1], self._sight)
-        loss, clipped_loss = self._fit(seen, model, task.query, clip, noise, -1)
+        losses = self._losses(seen, model, task.query, noise, -1)
+        loss = losses.mean()
         kl = self._kl(seen, detach(critic), model, noise, -1)
         bound = theorem_2(
-            clipped_loss,
+            losses.clamp(max=1).mean(),  # itself, where it is clipped or bounded
             kl,
             isotropic_kl(squared_norm, noise["theta"].numel(), self.sigma_0, self.sigma_theta**2),
             examples=task.query.x.shape[0],
@@ -216,13 +211,12 @@ class Simpa:
         return Mlp((weight_count(model.network), *self.critic_hidden, 1))
 
     def _optimise_lower_level(
-        self, theta: Params, meta: Parts, model: Model, support: Batch, noise: Noise, regularise: Tensor, clip: Tensor
+        self, theta: Params, meta: Parts, model: Model, support: Batch, noise: Noise, regularise: Tensor
     ) -> Parts:
         family = self.posterior(model)
 
         def bound(seen: Seen, critic: Params, step: int) -> Tensor:
-            clips = self.clip_lower and self.clip != "none"
-            loss, _ = self._fit(seen, model, support, clip if clips else None, noise, step)
+            loss = self._losses(seen, model, support, noise, step).mean()
             kl = self._kl(seen, critic, model, noise, step)
             if self.kl == "none":
                 return loss  # the regulariser is a constant
@@ -250,24 +244,12 @@ class Simpa:
         """w from G(z): the same vectors, unless there is weight noise."""
         return self.posterior(model).perturb(means, noise["weights"][level] if self.weight_noise else None)
 
-    def _fit(
-        self, seen: Seen, model: Model, batch: Batch, clip: Tensor | None, noise: Noise, level: int
-    ) -> tuple[Tensor, Tensor]:
-        """The loss that is trained on, and the clipped one that a bound may hold (itself, without `clip`).
-
-        Means over samples and examples.
-        """
+    def _losses(self, seen: Seen, model: Model, batch: Batch, noise: Noise, level: int) -> Tensor:
+        """What is trained on, of each sample and example (k, m)."""
         weights = unflatten(model.network, self._perturb(seen["fit"], model, noise, level))
-        predictions = outputs(model.network, weights, batch.x)
-        losses = torch.func.vmap(model.loss, in_dims=(0, None))(predictions, batch.y)
-        loss = losses.mean()
-        if clip is None:
-            return loss, loss
-        if self.clip == "bounded":
-            clipped = torch.func.vmap(model.bounded_loss, in_dims=(0, None))(predictions, batch.y).mean()
-        else:
-            clipped = losses.clamp(max=1).mean()
-        return (loss if self.clip == "none" else torch.where(clip, clipped, loss)), clipped
+        of_sample = model.bounded_loss if self.clip == "bounded" else model.loss
+        losses = torch.func.vmap(of_sample, in_dims=(0, None))(outputs(model.network, weights, batch.x), batch.y)
+        return losses.clamp(max=1) if self.clip == "hard" else losses
 
     def _kl(self, seen: Seen, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
         """The estimate of KL[q(w; λ) ‖ p(w)] that both bounds use."""

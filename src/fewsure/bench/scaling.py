@@ -3,6 +3,7 @@
 The paper's appendix counts, with n base weights and n′ generator weights,
 
     deterministic    (N_lower m⁽ᵗ⁾ + m⁽ᵛ⁾ T) n                                        100 n in its practical setting
+    Gaussian         m_w (N_lower (m⁽ᵗ⁾ + 1) + T (m⁽ᵛ⁾ + 1)) n                         440 n
     SImPa            m_θ (N_lower (m_w (m⁽ᵗ⁾ + 1) + 3 N_φ m_φ) + T (m⁽ᵛ⁾ + 1)) n′       125 n′
 
 (it lists N_φ twice; the second one, 256, is m_φ, which it then takes as parallel). m_θ, samples of θ, is 1 here
@@ -16,8 +17,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fewsure.algorithms.abml import Abml
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.simpa import Simpa
+from fewsure.algorithms.vampire import Vampire
 from fewsure.bench.cases import STEPS, Case, case
 from fewsure.bench.timing import time_updates
 from fewsure.networks import MlpOptions, weight_count
@@ -73,24 +76,36 @@ def growth(sweep: Sweep, device: torch.device, seconds: float) -> dict[str, Any]
 
 
 def paper_count(at: Case) -> float:
-    """The cost that the paper's appendix gives an update.
+    """The cost that the paper's appendix gives an update, in passes over one number.
 
-    >>> from fewsure.data.sine_line import SineLine
-    >>> practical = case("maml", "sine-line", Maml(inner_steps=5), tasks=5)
-    >>> data = dataclasses.replace(practical.experiment.data, query=15)
-    >>> experiment = dataclasses.replace(practical.experiment, data=data)
-    >>> paper_count(practical._replace(experiment=experiment)) / 1761
-    100.0
+    Its practical setting is one of 5 support and 15 query points, T = 5, five inner steps and four samples of w:
+
+    >>> def count(algorithm, size):
+    ...     practical = case("", "sine-line", algorithm, tasks=5).with_options("data", query=15)
+    ...     return paper_count(practical) / size
+    >>> count(Maml(inner_steps=5), 1761), count(Vampire(inner_steps=5, train_samples=4), 1761)
+    (100.0, 440.0)
+
+    and for SImPa it takes one sample of w, and all m_φ as one:
+
+    >>> simpa = Simpa(inner_steps=5, train_samples=1, kl="critic", kl_samples=4)
+    >>> generator = 128 * 256 + 256 + 256 * 512 + 512 + 512 * 1761 + 1761
+    >>> count(simpa, generator) - 5 * 3 * (4 - 1)
+    125.0
     """
     experiment = at.experiment
     algorithm, data, tasks = experiment.algorithm, experiment.data, experiment.training.tasks
-    if not isinstance(algorithm, Simpa):
-        steps = getattr(algorithm, "inner_steps", 1)
-        return float((steps * data.support_size + data.query_size * tasks) * weight_count(experiment.model.network))
-    generator = weight_count(algorithm.posterior(experiment.model).generator)
-    critic = 3 * algorithm.critic_steps * algorithm.kl_samples if algorithm.kl != "none" else 0
-    lower = algorithm.inner_steps * (algorithm.train_samples * (data.support_size + 1) + critic)
-    return float((lower + tasks * (data.query_size + 1)) * generator)
+    steps = getattr(algorithm, "inner_steps", 1)
+    if isinstance(algorithm, Simpa):
+        generator = weight_count(algorithm.posterior(experiment.model).generator)
+        critic = 3 * algorithm.critic_steps * algorithm.kl_samples if algorithm.kl != "none" else 0
+        lower = steps * (algorithm.train_samples * (data.support_size + 1) + critic)
+        return float((lower + tasks * (data.query_size + 1)) * generator)
+    weights = weight_count(experiment.model.network)
+    if isinstance(algorithm, Abml | Vampire):
+        both = steps * (data.support_size + 1) + tasks * (data.query_size + 1)
+        return float(algorithm.train_samples * both * weights)
+    return float((steps * data.support_size + data.query_size * tasks) * weights)
 
 
 def log_slope(values: Sequence[float], seconds: Sequence[float]) -> float:

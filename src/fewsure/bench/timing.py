@@ -1,6 +1,7 @@
 """Timing one case: updates a second, memory, arithmetic; and the plain program that it is compared with."""
 
 import dataclasses
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -39,9 +40,7 @@ class Timing(NamedTuple):
 def time_updates(case: Case, device: torch.device, seconds: float) -> Timing:
     """Make updates as training does for about so many seconds, after a warm-up."""
     meta = initial_meta(case.experiment, device)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
+    _forget_memory(device)
     make_update = MetaUpdate(case.experiment, meta, Optimiser(meta), device)
     warm_up = WARM_UP if device.type == "cuda" else 1
     return Timing(_median_seconds(make_update, device, seconds, warm_up), _peak_memory(device))
@@ -63,9 +62,7 @@ def time_reference(case: Case, device: torch.device, seconds: float) -> Timing:
         gradient, _ = engine.gradient(meta, batch, shared, noise, Stage(torch.tensor(update, device=device), tasks))
         optimiser.step(gradient, experiment.training.clip_norm)
 
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
+    _forget_memory(device)
     return Timing(_median_seconds(make_update, device, seconds, warm_up=1), _peak_memory(device))
 
 
@@ -131,6 +128,14 @@ def _median_seconds(work: Callable[[int], object], device: torch.device, seconds
 def allocated_memory(device: torch.device) -> float | None:
     """GiB of the device that are in use; None on a CPU."""
     return torch.cuda.memory_allocated(device) / 2**30 if device.type == "cuda" else None
+
+
+def _forget_memory(device: torch.device) -> None:
+    """Let go of what earlier cases have used, so that the peak is this one's."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def _peak_memory(device: torch.device) -> float | None:

@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from fewsure.bench.cases import headline_cases
+from fewsure.bench.scaling import paper_count
 from fewsure.files import write_atomically
 from fewsure.report.drawing import WIDTH, figure_png, tidy
 from fewsure.report.tables import in_columns
@@ -40,16 +44,18 @@ def bench_page(record: Mapping[str, Any], page: Path) -> None:
         "# Speed",
         "",
         f"Made by `fewsure bench` in {record['seconds']:,.0f} s on {record['device']} (fewsure {record['version']}, "
-        f"torch {record['torch']}); edit nothing by hand.",
+        f"torch {record['torch']}),",
+        "together with the JSON of every figure; edit neither by hand.",
         "",
         "Every update draws fresh tasks and does all that training does: sampling, adaptation (5 steps, first order),",
         "meta-gradient, Adam. Medians over windows of updates, after a warm-up. TFLOP/s counts matrix products and",
         f"convolutions alone. The peak of all rows is a large product in `tf32`: {record['matrix_rate'] / 1e12:.1f}.",
         "The plain program runs one task after another, kernel by kernel, and copies everything for each task.",
         "",
-        *_markdown(HEADERS, _rows(record["cases"])),
+        *markdown(HEADERS, _rows(record["cases"])),
         "",
     ]
+    lines += _counted(record["cases"])
     if record["scaling"]:
         figures = page.parent / "figures"
         figures.mkdir(exist_ok=True)
@@ -60,7 +66,7 @@ def bench_page(record: Mapping[str, Any], page: Path) -> None:
             "Slopes of ln seconds over ln value: 1 is proportional. The last column is the slope of the count in the",
             "paper's complexity appendix over the same values; it counts work, and a GPU that is not full hides some.",
             "",
-            *_markdown(
+            *markdown(
                 ("method", "varied", "values", "slope", "the paper's count"),
                 [
                     (
@@ -80,6 +86,38 @@ def bench_page(record: Mapping[str, Any], page: Path) -> None:
     write_atomically(page, "\n".join(lines + _curves(record, page) + _evaluations(record)))
 
 
+def _counted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the paper counts beside what is measured, of the methods that it counts, relative to MAML."""
+    counted = ("maml", "abml", "vampire", "simpa, no KL", "simpa, moment KL", "simpa, critic KL")
+    cases = {(case.method, case.tasks): case for case in headline_cases()}
+    maml = {(row["tasks"], row["T"]): row for row in rows if row["method"] == "maml"}
+    found = []
+    for row in rows:
+        case, base = cases.get((row["method"], row["tasks"])), maml.get((row["tasks"], row["T"]))
+        if case is None or base is None or row["precision"] == "bf16" or not row["method"].startswith(counted):
+            continue
+        counts = [
+            paper_count(at.with_options("training", tasks=row["T"])) for at in (case, cases["maml", row["tasks"]])
+        ]
+        ratios = (
+            counts[0] / counts[1],
+            row["operations"] / base["operations"],
+            base["updates_per_second"] / row["updates_per_second"],
+        )
+        found.append((row["tasks"], row["method"], str(row["T"]), *(f"{ratio:,.2f}" for ratio in ratios)))
+    return [
+        "## The paper's count",
+        "",
+        "The paper's complexity appendix counts 100 n for a deterministic method, 440 n for a Gaussian posterior and",
+        "125 n′ for SImPa in its practical setting, n the weights of the base network, n′ those of the generator. The",
+        "same formulas at the settings above, beside the operations and the time that were measured, all relative to",
+        "MAML's. It takes a pass over the generator for each example and for each sample of the KL.",
+        "",
+        *markdown(("tasks", "method", "T", "the paper's count", "operations", "time"), found),
+        "",
+    ]
+
+
 def _curves(record: Mapping[str, Any], page: Path) -> list[str]:
     """Training under each precision: the curves, what they score, and the memory."""
     if not record["curves"]:
@@ -93,19 +131,24 @@ def _curves(record: Mapping[str, Any], page: Path) -> list[str]:
             f"{curve['mse']:.3f}",
             f"{curve['ece']:.4f}",
             f"{curve['nll']:.2f}",
+            f"{median(curve['loss']):.2f}",
+            f"{max(curve['loss']):.2f}",
             *(["–", "–"] if None in curve["memory_gib"] else _first_and_last(curve["memory_gib"])),
         )
         for curve in record["curves"]
     ]
     first = record["curves"][0]
-    headers = ("precision", "MSE", "ECE", "NLL", "GiB in use, early", "at the end")
+    losses = ("training loss, median", "largest")
+    headers = ("precision", "MSE", "ECE", "NLL", *losses, "GiB in use, early", "at the end")
     return [
         "## Precision",
         "",
         f"SImPa with the moment KL (64 samples) on sine-line, {first['updates'][-1]:,} updates from one seed, scored",
-        f"on {first['validation_tasks']} validation tasks. `bf16` rounds SImPa's large matrices alone.",
+        f"on {first['validation_tasks']} validation tasks. `bf16` rounds SImPa's large matrices alone. One seed each:",
+        "what differs is chance as much as rounding. The training loss is a mean over tasks since the last point;",
+        "inner gradients are not limited here, and a task that runs away shows as a peak.",
         "",
-        *_markdown(headers, rows),
+        *markdown(headers, rows),
         "",
         "![training loss under float32, tf32 and bf16](figures/precision.png)",
         "",
@@ -127,7 +170,7 @@ def _evaluations(record: Mapping[str, Any]) -> list[str]:
         for found in record["evaluations"]
     ]
     headers = ("method", "tasks", "samples", "seconds", "tasks/s", "GiB in use, first shard", "last shard")
-    return ["## Evaluation", "", *_markdown(headers, rows), ""]
+    return ["## Evaluation", "", *markdown(headers, rows), "", ""]
 
 
 def _first_and_last(memory: Sequence[float]) -> list[str]:
@@ -175,22 +218,30 @@ def _growth_line(curve: Mapping[str, Any]) -> str:
     )
 
 
-def _markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
     return [f"| {' | '.join(cells)} |" for cells in (headers, ["---"] * len(headers), *rows)]
 
 
 def _scaling_figure(curves: Sequence[Mapping[str, Any]]) -> Figure:
     varied = list(dict.fromkeys(curve["varied"] for curve in curves))
     figure = Figure(figsize=(WIDTH, 6.5), layout="constrained")
-    panels = figure.subplots(2, (len(varied) + 1) // 2, squeeze=False).flatten()
+    panels = figure.subplots(2, (len(varied) + 1) // 2, squeeze=False, sharey=True).flatten()
     for axes, name in zip(panels, varied, strict=False):
         for curve in curves:
             if curve["varied"] == name:
                 milliseconds = [1000 * seconds for seconds in curve["seconds"]]
                 axes.plot(curve["values"], milliseconds, "o-", label=f"{curve['method']}, slope {curve['slope']:.2f}")
-        axes.set(xscale="log", yscale="log", xlabel=name, ylabel="ms per update")
+        axes.set(xscale="log", yscale="log", xlabel=name)
+        values = next(curve["values"] for curve in curves if curve["varied"] == name)
+        axes.set_xticks(values, [str(value) for value in values])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
         axes.legend(fontsize="small", frameon=False)
         tidy(axes)
     for axes in panels[len(varied) :]:
         axes.set_visible(False)
+    figure.supylabel("ms per update")
     return figure

@@ -1,4 +1,4 @@
-"""Runs of older versions: options that a `config.json` did not have when it was written.
+"""Runs of older versions: options that a `config.json` did not have when it was written, or that are gone since.
 
 An option that joins a dataclass of options gets a line here, with the value that does what the code did before. A run
 without it then loads, and goes on as it was. What cannot be had that way is a new format (`runs.FORMAT`), which is
@@ -8,6 +8,7 @@ refused with what to do.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from fewsure.errors import FewsureError
 from fewsure.experiment import GROUPS
 
 
@@ -27,21 +28,33 @@ ADDED = (
     Added("training", "cuda_graph", True),  # results do not depend on it
     Added("training", "precision", "float32"),  # torch's own choice for matrix products
     Added("algorithm", "weight_noise", 0.0, ("simpa",)),
-    Added("algorithm", "clip_from", 0.0, ("simpa",)),
-    Added("algorithm", "clip_lower", True, ("simpa",)),
     Added("algorithm", "inner_clip_norm", None, ("simpa", "maml", "abml", "vampire", "platipus", "bmaml")),
 )
 """In the order in which they came, all within format 1."""
+REMOVED = (
+    Added("algorithm", "clip_from", 0.0, ("simpa",)),
+    Added("algorithm", "clip_lower", True, ("simpa",)),
+)
+"""Options that came within format 1 and are gone again, with the value that does what the code does now."""
 
 
-def with_added_options(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's record with the options that were added after it was written; nothing that is there changes.
+def with_todays_options(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's record with the options that were added after it was written, and without those that are gone.
 
-    >>> with_added_options({"algorithm": {"name": "protonet"}, "training": {"precision": "tf32"}})
+    Another value of one that is gone cannot be had any more, and is refused.
+
+    >>> with_todays_options({"algorithm": {"name": "protonet"}, "training": {"precision": "tf32"}})
     {'algorithm': {'name': 'protonet'}, 'training': {'precision': 'tf32', 'cuda_graph': True}}
     """
     groups = {group: dict(record[group]) for group in GROUPS if isinstance(record.get(group), Mapping)}
     for group, option, value, kinds in ADDED:
         if group in groups and (not kinds or groups[group].get("name") in kinds):
             groups[group].setdefault(option, value)
+    for group, option, value, _ in REMOVED:
+        found = groups.get(group, {}).pop(option, value)
+        if found != value:
+            raise FewsureError(
+                f"the run was trained with `{option}` = {found!r}, an option that this version does not have; "
+                "use the version that made it, or train anew"
+            )
     return dict(record) | groups

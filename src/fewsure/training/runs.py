@@ -39,7 +39,7 @@ from fewsure.files import append_line, leftovers, make_folder, sync, write_atomi
 from fewsure.records import from_json
 from fewsure.shards import EvaluatedTasks, ShardFolder, in_shards, joined, rows
 from fewsure.training.distributed import is_first
-from fewsure.training.migrations import with_added_options
+from fewsure.training.migrations import with_todays_options
 from fewsure.training.optimiser import optimiser_shapes
 from fewsure.types import Parts, Records
 from fewsure.version import __version__
@@ -101,7 +101,7 @@ class Run:
                 f"{folder} has run format {written!r} (version {version}), but this version reads {FORMAT}; "
                 f"use fewsure {version}, or train the run anew"
             )
-        return cls(folder, from_values(with_added_options(record), source=str(config)), str(record.get("version")))
+        return cls(folder, from_values(with_todays_options(record), source=str(config)), str(record.get("version")))
 
     def initial(self) -> Checkpoint:
         """Where training starts, unless it starts at another run's checkpoint."""
