@@ -49,6 +49,7 @@ def results_page(rows: Sequence[Row], tuning: Sequence[Row], unfinished: Sequenc
             f"![{caption}](figures/{target}.png)",
             "",
             *_with_noise(entries),
+            *_commands(rows, target),
             *_unfinished(unfinished),
             *_tuning(tuning, score),
             "## Single runs",
@@ -89,6 +90,27 @@ def _with_noise(entries: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:
         "because it makes anything look calibrated.",
         "",
         *_table(("entry", "ECE with noise", "MCE with noise"), lines),
+        "",
+    ]
+
+
+def _commands(rows: Sequence[Row], target: str) -> list[str]:
+    """What trains and evaluates each entry with as many seeds as it has here, and writes this page."""
+    seeds = {name: len(list(group)) for name, group in groupby(rows, key=lambda row: str(row["label"]))}
+    tasks = max(row["tasks"] for row in rows)
+    options = " --device cuda" * (rows[0]["device"] != "cpu") + f" --tasks {tasks}" * (tasks != 1000)
+    command = f"    fewsure reproduce {target}"
+    lines = [
+        f"{command} --only {' '.join(name for name in seeds if seeds[name] == count)} --seeds {count}{options}"
+        for count in sorted(set(seeds.values()), reverse=True)
+    ]
+    return [
+        "## Commands",
+        "",
+        "With `--jobs 8` several are trained at a time; what is finished is not done again.",
+        "",
+        *lines,
+        f"{command} --collect --results FILE.json --page FILE.md",
         "",
     ]
 
