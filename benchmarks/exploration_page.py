@@ -43,7 +43,7 @@ STAGES = {
         "1,200 updates of 10 tasks from scratch, one seed, on a CPU, 500 validation tasks; else the base of the search."
         " Without noise the KL falls to tens of nats in long training while the functions stay close together: it seems"
         " that the generator spreads weights in directions that no prediction depends on. Noise on every weight cannot"
-        " be hidden there. It lowers ECE, MCE and NLL at no cost in error, and makes the KL finite; `semi-implicit` is"
+        " be hidden there. It lowers ECE, MCE and NLL at no cost in MSE, and makes the KL finite; `semi-implicit` is"
         " an upper bound on it.",
     ),
 }

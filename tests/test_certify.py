@@ -611,7 +611,7 @@ def test_the_committed_certificates_are_of_a_sine_line_and_an_omniglot_run() -> 
     }
     (theorem,) = (record["theorem_2"] for record in CERTIFICATES if record["algorithm"] == "simpa")
     assert [bound["form"] for bound in theorem["bounds"]] == ["paper", "log", "kl"]
-    assert all(bound["vacuous"] and not bound["rigorous"] for bound in theorem["bounds"])
+    assert all(bound["vacuous"] and bound["rigorous"] for bound in theorem["bounds"])  # its weights have noise
     assert theorem["bounds"][0]["total"] > 100
 
 

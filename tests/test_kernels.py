@@ -114,6 +114,9 @@ ON_LINES: dict[str, Algorithm] = {
     "simpa, moment KL": Simpa(**STEPS, **GENERATOR, **MOMENTS, kl_samples=5, train_samples=2),  # type: ignore[arg-type]
     "simpa, many factors": Simpa(**STEPS, **GENERATOR, **MOMENTS, kl_samples=9, train_samples=1, inner_clip_norm=0.1),  # type: ignore[arg-type]
     "simpa, own copies": Simpa(**STEPS, **GENERATOR, **MOMENTS, kl_samples=15, train_samples=3),  # type: ignore[arg-type]
+    "simpa, moments and critic, noisy": Simpa(
+        **STEPS, **GENERATOR, kl="moment+critic", weight_noise=0.1, kl_samples=15, critic_hidden=(7,), critic_steps=2
+    ),  # type: ignore[arg-type]
     "simpa, critic": Simpa(**STEPS, **GENERATOR, kl="critic", kl_samples=5, critic_hidden=(7, 6), critic_lr=0.1),  # type: ignore[arg-type]
 }
 
@@ -138,7 +141,9 @@ def test_meta_gradients_on_lines_equal_those_of_the_plain_path(name: str, monkey
     compare(ON_LINES[name], regression(Mlp((1, 7, 6, 1))), tasks, monkeypatch)
 
 
-@pytest.mark.parametrize("name", ["simpa, no KL", "simpa, moment KL", "simpa, many factors", "simpa, critic"])
+@pytest.mark.parametrize(
+    "name", ["simpa, no KL", "simpa, moment KL", "simpa, many factors", "simpa, own copies", "simpa, critic"]
+)
 def test_rounded_matrices_give_nearly_the_same_on_both_paths(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "fewsure.devices.LARGE", 500

@@ -145,10 +145,13 @@ def test_what_was_there_stays_as_it_is(old_run: Path) -> None:
 def test_an_option_that_is_gone_is_forgotten_where_it_did_nothing_and_else_refused(
     old_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    late = {"clip_from": 0.0, "clip_lower": True}
+    late: dict[str, Any] = {"clip_from": 0.0, "clip_lower": True}
     (old_run / "config.json").write_text(json.dumps(FIRST | {"algorithm": FIRST["algorithm"] | late}))
     assert not set(late) & set(Run.open(old_run).experiment.record()["algorithm"])
     late["clip_from"] = 0.7
+    (old_run / "config.json").write_text(json.dumps(FIRST | {"algorithm": FIRST["algorithm"] | late}))
+    Run.open(old_run)  # nothing is clipped in it
+    late["clip"] = "hard"
     (old_run / "config.json").write_text(json.dumps(FIRST | {"algorithm": FIRST["algorithm"] | late}))
     assert main(["evaluate", str(old_run), "--device", "cpu"]) == 2
     (line,) = capsys.readouterr().err.splitlines()

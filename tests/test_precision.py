@@ -12,7 +12,7 @@ from torch import Tensor
 from fewsure import streams
 from fewsure.algorithms import ALGORITHMS
 from fewsure.algorithms.simpa import Simpa
-from fewsure.devices import LARGE, Precision, in_full, precision, rounded, rounded_type
+from fewsure.devices import LARGE, Precision, in_full, precision, rounded_type
 from fewsure.divergences import semi_implicit_kl
 from fewsure.models import classification, regression
 from fewsure.networks import Conv4, Mlp, flatten, unflatten
@@ -45,6 +45,10 @@ def arguments(algorithm: Algorithm, model: Model) -> tuple:
 def gradient(algorithm: Algorithm, model: Model, wanted: Precision) -> tuple[Parts, dict[str, Tensor]]:
     with precision(wanted):
         return Engine(algorithm, model, loop=model.network.pixels > 0).gradient(*arguments(algorithm, model))
+
+
+def rounded(matrix: Tensor) -> Tensor:
+    return matrix.to(rounded_type(matrix))
 
 
 def flat(parts: Parts) -> Tensor:

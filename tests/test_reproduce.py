@@ -30,6 +30,11 @@ def test_every_method_has_the_same_updates_tasks_and_number_of_trials(name: str)
     assert len(budgets) == 1
 
 
+def test_only_omniglot_trains_on_the_validation_classes_and_only_once_they_have_chosen() -> None:
+    assert [name for name in TARGETS if TARGETS[name].joins_validation] == ["omniglot"]
+    assert not any(trial.data.train_on_validation for trial in TARGETS["omniglot"].trials("maml"))  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("name", TUNED)
 def test_the_trials_of_a_method_differ(name: str) -> None:
     for method in TARGETS[name].entries:

@@ -26,15 +26,20 @@ def descend(
 
 def take_step(params: Params, gradient: Params, lr: float | Tensor) -> Params:
     """params − lr · gradient, where there is a gradient."""
-    if isinstance(lr, Tensor):
-        return params | {name: params[name] - lr * value for name, value in gradient.items()}
-    stepped = dict(params)
+    stepped = without_rounded(params)
     for name, value in gradient.items():
-        if value.dtype != params[name].dtype and fused_kernels_fit(params[name]):
+        if isinstance(lr, Tensor):
+            stepped[name] = params[name] - lr * value
+        elif value.dtype != params[name].dtype and fused_kernels_fit(params[name]):
             stepped[name], stepped[name + ROUNDED] = fused_step(params[name], value, lr)
         else:
             stepped[name] = torch.add(params[name], value, alpha=-lr)
     return stepped
+
+
+def without_rounded(params: Params) -> Params:
+    """Parameters without the rounded copies that a fused step leaves beside them."""
+    return {name: value for name, value in params.items() if not name.endswith(ROUNDED)}
 
 
 def gradient_of(objective: Objective, params: Params, *, first_order: bool, clip_norm: float | None = None) -> Params:

@@ -24,8 +24,8 @@ def precision(wanted: Precision) -> Iterator[None]:
     """How numbers may be rounded in matrix products.
 
     `float32` rounds nothing. `tf32` rounds the inputs of products to TF32 (10 bits of fraction) on a GPU, and nothing
-    on a CPU. `bf16` does that too, and SImPa then takes the large matrices of its generator and its critic `rounded`,
-    on any device, with what they are multiplied with.
+    on a CPU. `bf16` does that too, and SImPa then rounds the large matrices of its generator and its critic, on any
+    device, with what they are multiplied with.
     """
     switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [switch.allow_tf32 for switch in switches]
@@ -43,11 +43,6 @@ def precision(wanted: Precision) -> Iterator[None]:
 def rounded_type(matrix: Tensor) -> torch.dtype:
     """bfloat16 (7 bits of fraction, half the memory to move) for a large matrix under `bf16`; else its own type."""
     return torch.bfloat16 if _ROUNDS.get() and matrix.numel() >= LARGE else matrix.dtype
-
-
-def rounded(matrix: Tensor) -> Tensor:
-    """A matrix in its `rounded_type`."""
-    return matrix.to(rounded_type(matrix))
 
 
 def in_full(numbers: Tensor) -> Tensor:

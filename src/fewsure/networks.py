@@ -91,7 +91,10 @@ class Mlp:
         matrices = [name for name in self.shapes if name.endswith("weight")]
         dtypes = [rounded_type(params[name]) for name in matrices]
         dtype = torch.bfloat16 if torch.bfloat16 in dtypes else dtypes[0]
-        short = {name: params.get(name + ROUNDED, params[name]).to(dtype) for name in matrices}
+        short = {}
+        for name in matrices:
+            left = params.get(name + ROUNDED)
+            short[name] = left if left is not None and left.dtype == dtype else params[name].to(dtype)
         return {name: short.get(name, params[name]) for name in self.shapes}
 
     @property

@@ -241,6 +241,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "train_seed": training.seed,
         "updates": training.updates,
         "preset": run.experiment.preset,
+        "train_on_validation": getattr(run.experiment.data, "train_on_validation", False),
     }
 
 

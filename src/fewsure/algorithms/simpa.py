@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fewsure.adaptation import detach, gradient_of, require_clip_norm, take_step
+from fewsure.adaptation import detach, gradient_of, require_clip_norm, take_step, without_rounded
 from fewsure.bounds import theorem_1, theorem_2
 from fewsure.divergences import critic_estimate, isotropic_kl, moment_kl, semi_implicit_kl, standardise
 from fewsure.errors import require
@@ -118,7 +118,8 @@ class Simpa:
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
         always = torch.ones((), device=support.x.device)
         theta, _ = self._draw_theta(meta, model, noise)
-        return self._optimise_lower_level(theta, meta, model, support, noise, regularise=always)
+        adapted = self._optimise_lower_level(theta, meta, model, support, noise, regularise=always)
+        return {part: without_rounded(params) for part, params in adapted.items()}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         regularise = (stage.update * stage.tasks >= self.warm_up_tasks).to(task.query.x.dtype)

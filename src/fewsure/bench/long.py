@@ -51,6 +51,7 @@ def evaluation_at_scale(experiment: Experiment, device: torch.device, tasks: int
     found = evaluate_in_shards(experiment, meta, tasks=tasks, seed=0, stream="test", store=store)
     return {
         "method": experiment.algorithm_name,
+        "data": experiment.data_name,
         "tasks": tasks,
         "samples": found["samples"],
         "seconds": found["seconds"],

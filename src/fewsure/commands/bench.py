@@ -27,10 +27,10 @@ from fewsure.report.bench_page import bench_page, bench_table
 from fewsure.version import __version__
 
 SECTIONS = {
-    "cases": ("method", "tasks", "precision", "T"),
+    "cases": ("method", "tasks", "precision", "T", "chunk_size"),
     "scaling": ("method", "varied"),
     "curves": ("precision",),
-    "evaluations": ("method",),
+    "evaluations": ("method", "data"),
 }
 """Of the record, each with what tells its rows apart."""
 
@@ -117,7 +117,7 @@ def _earlier(results: Path | None, facts: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = nothing | from_json(results.read_text(encoding="utf-8"))
     except (ValueError, TypeError):
         raise FewsureError(f"expected measurements of `fewsure bench` in {results}, but it holds others") from None
-    for name in ("device", "version", "torch"):
+    for name in ("device", "version", "torch", "threads"):
         if found.get(name) != facts[name]:
             raise FewsureError(
                 f"{results} holds measurements of {name} {found.get(name)}, and this is {facts[name]}; "
@@ -127,10 +127,11 @@ def _earlier(results: Path | None, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _put(rows: list[dict[str, Any]], row: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Add a row, or let it take the place of an earlier one with the same names."""
+    """Add a row, or let it take the place of an earlier one with the same names; what is not measured now stays."""
     places = [place for place, old in enumerate(rows) if all(old.get(name) == row.get(name) for name in names)]
     place = places[0] if places else len(rows)
-    rows[place : place + 1] = [row]
+    before = rows[place] if places else {}
+    rows[place : place + 1] = [row | {name: value for name, value in before.items() if row.get(name) is None}]
 
 
 def _work(command: Bench, device: torch.device, roof: float) -> list[tuple[str, str, Callable[[], dict[str, Any]]]]:
@@ -176,12 +177,12 @@ def _measured(
         "tasks": case.tasks,
         "precision": training.precision,
         "T": training.tasks,
+        "chunk_size": training.chunk_size,
         "updates_per_second": 1 / timing.seconds,
         "tasks_per_second": training.tasks / timing.seconds,
         "memory_gib": timing.memory,
         "operations": work,
         "operations_per_second": work / timing.seconds,
-        "share_of_matrix_rate": work / timing.seconds / roof,
         "reference_updates_per_second": 1 / reference if reference else None,
         "speed_up": reference / timing.seconds if reference else None,
     }

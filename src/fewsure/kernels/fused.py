@@ -83,7 +83,7 @@ def of_start(of_padded: Tensor, mean: Tensor, of_squares: Tensor) -> Tensor:
 
 def step(parameter: Tensor, gradient: Tensor, lr: float) -> tuple[Tensor, Tensor]:
     """(parameter − lr·gradient, the same rounded as the gradient is). The gradient is a constant."""
-    flat = (tensor.reshape(1, -1) for tensor in (parameter, gradient))
+    flat = (tensor.reshape(1, -1).contiguous() for tensor in (parameter, gradient))
     found = _Step.apply(*flat, lr)  # type: ignore[no-untyped-call]
     stepped, rounded = (tensor.view(parameter.shape) for tensor in found)
     return stepped, rounded

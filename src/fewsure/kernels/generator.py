@@ -4,9 +4,9 @@ mapped (G, S, N) = h W of the groups (tasks), S samples each; columns beyond n a
 y = tanh(mapped + bias + inner·right)                 inner (G, S, r), the first r rows of right (G, R, N)
 KL of the samples, its gradient δ before tanh         as in `fewsure.kernels.moments`
 
-A program holds all samples of some columns, so everything but the products is one pass. The gradient of an objective
-is c·δ, c its derivative in the KL, and what the first k samples, which are handed out, add to their rows. No pass is
-spent on c: a row keeps its δ beside a scale, which is c, or 1 for the first k, whose rows are few.
+A program has all samples of some columns, and passes over them twice: for their moments, and for δ. The gradient of an
+objective is c·δ, c its derivative in the KL, and what the first k samples, which are handed out, add to their rows. No
+pass is spent on c: a row keeps its δ beside a scale, which is c, or 1 for the first k, whose rows are few.
 """
 
 import torch

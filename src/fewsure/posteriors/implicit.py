@@ -236,6 +236,7 @@ class _Start(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         mean, _, (ctx.scale, _, _) = inputs
+        ctx.fuses = _starts_fused(mean)  # backward may run in a thread of its own, which does not see what is allowed
         ctx.save_for_backward(mean)
         ctx.set_materialize_grads(False)
 
@@ -246,7 +247,7 @@ class _Start(torch.autograd.Function):
             return None if of_squares is None else 2 * of_squares * mean, None, None
         of_sum = of_padded[..., : mean.shape[-1]]
         of_shift = ctx.scale * of_sum if ctx.needs_input_grad[1] else None
-        if of_squares is not None and _starts_fused(mean):
+        if of_squares is not None and ctx.fuses:
             return of_start(of_padded, mean, of_squares), of_shift, None
         of_mean = of_sum.to(mean.dtype) if of_squares is None else torch.addcmul(of_sum, mean, 2 * of_squares)
         return of_mean, of_shift, None

@@ -23,7 +23,7 @@ HEADERS = (
 def bench_table(record: Mapping[str, Any]) -> str:
     """As text."""
     head = f"{record['device']}, torch {record['torch']}, {record['matrix_rate'] / 1e12:.2f} TFLOP/s in a large product"
-    table = in_columns([HEADERS, *_rows(record["cases"])], right=lambda column: column >= 3)
+    table = in_columns([HEADERS, *_rows(record)], right=lambda column: column >= 3)
     more = [_growth_line(curve) for curve in record["scaling"]]
     more += [
         f"simpa under {curve['precision']}: MSE {curve['mse']:.3f}, ECE {curve['ece']:.4f}, NLL {curve['nll']:.2f} "
@@ -52,7 +52,7 @@ def bench_page(record: Mapping[str, Any], page: Path) -> None:
         f"convolutions alone. The peak of all rows is a large product in `tf32`: {record['matrix_rate'] / 1e12:.1f}.",
         "The plain program runs one task after another, kernel by kernel, and copies everything for each task.",
         "",
-        *markdown(HEADERS, _rows(record["cases"])),
+        *markdown(HEADERS, _rows(record)),
         "",
     ]
     lines += _counted(record["cases"])
@@ -90,10 +90,9 @@ def _counted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the paper counts beside what is measured, of the methods that it counts, relative to MAML."""
     counted = ("maml", "abml", "vampire", "simpa, no KL", "simpa, moment KL", "simpa, critic KL")
     cases = {(case.method, case.tasks): case for case in headline_cases()}
-    maml = {(row["tasks"], row["T"]): row for row in rows if row["method"] == "maml"}
     found = []
     for row in rows:
-        case, base = cases.get((row["method"], row["tasks"])), maml.get((row["tasks"], row["T"]))
+        case, base = cases.get((row["method"], row["tasks"])), _maml_beside(row, rows)
         if case is None or base is None or row["precision"] == "bf16" or not row["method"].startswith(counted):
             continue
         counts = [
@@ -104,7 +103,8 @@ def _counted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             row["operations"] / base["operations"],
             base["updates_per_second"] / row["updates_per_second"],
         )
-        found.append((row["tasks"], row["method"], str(row["T"]), *(f"{ratio:,.2f}" for ratio in ratios)))
+        names = (row["tasks"], row["method"], row["precision"], str(row["T"]))
+        found.append((*names, *(f"{ratio:,.2f}" for ratio in ratios)))
     return [
         "## The paper's count",
         "",
@@ -113,7 +113,7 @@ def _counted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         "same formulas at the settings above, beside the operations and the time that were measured, all relative to",
         "MAML's. It takes a pass over the generator for each example and for each sample of the KL.",
         "",
-        *markdown(("tasks", "method", "T", "the paper's count", "operations", "time"), found),
+        *markdown(("tasks", "method", "precision", "T", "the paper's count", "operations", "time"), found),
         "",
     ]
 
@@ -144,7 +144,7 @@ def _curves(record: Mapping[str, Any], page: Path) -> list[str]:
         "## Precision",
         "",
         f"SImPa with the moment KL (64 samples) on sine-line, {first['updates'][-1]:,} updates from one seed, scored",
-        f"on {first['validation_tasks']} validation tasks. `bf16` rounds SImPa's large matrices alone. One seed each:",
+        f"on {first['validation_tasks']} validation tasks. `bf16` rounds SImPa's matrices alone. One seed each:",
         "what differs is chance as much as rounding. The training loss is a mean over tasks since the last point;",
         "inner gradients are not limited here, and a task that runs away shows as a peak.",
         "",
@@ -188,12 +188,23 @@ def _curves_figure(curves: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _rows(cases: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    maml = {(row["tasks"], row["T"]): row for row in reversed(cases) if row["method"] == "maml"}
-    return [_cells(row, maml.get((row["tasks"], row["T"]))) for row in cases]
+def _rows(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    return [_cells(row, _maml_beside(row, record["cases"]), record["matrix_rate"]) for row in record["cases"]]
 
 
-def _cells(row: Mapping[str, Any], maml: Mapping[str, Any] | None) -> tuple[str, ...]:
+def _maml_beside(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """MAML on the same tasks at the same precision; beside `bf16`, which does not change it, at that of the first."""
+    maml = [other for other in rows if other["method"] == "maml" and _where(other) == _where(row)]
+    alike = [other for other in maml if other["precision"] == row["precision"]]
+    found = alike or (maml if row["precision"] == "bf16" else [])
+    return found[0] if found else None
+
+
+def _where(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["tasks"], row["T"]
+
+
+def _cells(row: Mapping[str, Any], maml: Mapping[str, Any] | None, roof: float) -> tuple[str, ...]:
     memory, reference = row["memory_gib"], row["reference_updates_per_second"]
     return (
         row["tasks"],
@@ -205,7 +216,7 @@ def _cells(row: Mapping[str, Any], maml: Mapping[str, Any] | None) -> tuple[str,
         f"{row['tasks_per_second']:,.0f}",
         "–" if memory is None else f"{memory:.2f}",
         f"{row['operations_per_second'] / 1e12:.3f}",
-        f"{row['share_of_matrix_rate']:.1%}",
+        f"{row['operations_per_second'] / roof:.1%}",
         "–" if reference is None else f"{reference:,.2f}",
         "–" if reference is None else f"{row['speed_up']:,.1f}×",
     )

@@ -21,6 +21,7 @@ PROTOCOLS = {
     ),
 }
 """By the score that comes first."""
+JOINED = ("The full trainings take the validation classes too, once these have chosen the options.",)
 
 
 def results_page(rows: Sequence[Row], tuning: Sequence[Row], unfinished: Sequence[Row], target: str) -> str:
@@ -43,6 +44,7 @@ def results_page(rows: Sequence[Row], tuning: Sequence[Row], unfinished: Sequenc
             f"{tasks} unseen {rows[0]['stream']} tasks, the same for every entry on one kind of device,",
             f"after {updates} updates. With several seeds: mean ± standard deviation over seeds.",
             *PROTOCOLS[score],
+            *JOINED * any(row.get("train_on_validation") for row in rows),
             "",
             *_table(headers, [_entry_row(name, group, score) for name, group in entries]),
             "",
