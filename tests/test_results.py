@@ -116,7 +116,18 @@ def test_simpa_on_omniglot_is_better_calibrated_and_less_accurate_than_maml() ->
 def test_the_page_of_what_was_tried_shows_every_run() -> None:
     text = (ROOT / "docs" / "exploration.md").read_text()
     for run in TRIED:
-        assert f"| {run['updates']:,} | {run['mse']:.3f} | {run['ece']:.4f} | {run['mce']:.4f}" in text
+        first = run["mse"] if "mse" in run else run["accuracy"]
+        assert f"| {run['updates']:,} | {first:.3f} | {run['ece']:.4f}" in text
+
+
+def test_on_a_small_omniglot_several_samples_of_w_make_simpa_mamls_equal() -> None:
+    tried = {
+        (run["method"], *sorted(run["changed"].items())): run for run in TRIED if run["stage"] == "Omniglot, small"
+    }
+    maml = next(run for run in tried.values() if run["method"] == "maml")
+    several, one = (tried["simpa", ("inner_lr", 0.03), ("lr", 0.0001), *more] for more in ([("train_samples", 4)], []))
+    assert abs(several["accuracy"] - maml["accuracy"]) < 0.005
+    assert several["nll"] < 0.9 * one["nll"]
 
 
 @pytest.mark.parametrize(
