@@ -23,7 +23,8 @@ from torch.func import vjp
 from fewsure.adaptation import clip, clip_scale, detach, take_step
 from fewsure.devices import LARGE, in_full, rounded_type
 from fewsure.divergences import VARIANCE_FLOOR, moment_kl, moment_log_bias
-from fewsure.kernels.fused import MOST_SAMPLES, Back, Squash, fused_kernels_fit, hand_out, of_start, squash
+from fewsure.kernels.fused import fused_kernels_fit
+from fewsure.kernels.fused_generator import Back, Squash, hand_out, of_start, squash
 from fewsure.networks import ALIGNED, Mlp, layer, product, weight_count
 from fewsure.types import Draw, Network, Params
 
@@ -191,7 +192,7 @@ class ImplicitPosterior:
         return seen, back
 
     def _fuses(self, hidden: Tensor, sight: Sight) -> bool:
-        return self.rank > 0 and not sight.padded and len(hidden) <= MOST_SAMPLES and fused_kernels_fit(hidden)
+        return self.rank > 0 and not sight.padded and fused_kernels_fit(hidden)
 
     def _fused(
         self, parameters: Params, hidden: Tensor, sight: Sight, *, steps: bool = True
