@@ -79,13 +79,13 @@ class Target:
     def trials(self, method: str) -> list[Experiment]:
         """The settings among which a method is tuned: its preset with the options of each trial on top."""
         listed = _read(self.listed)[method]
-        return [_changed(self._base(method), options, f"trial {number}") for number, options in enumerate(listed)]
+        return [changed(self._base(method), options, f"trial {number}") for number, options in enumerate(listed)]
 
     def variants(self) -> dict[str, Experiment]:
         """The variants of SImPa: the preset with the options of all variants, and then its own, on top."""
         tables = _read(self.listed)
-        base = _changed(self._base("simpa"), tables.pop("every-variant"), "ablation")
-        return {name: _changed(base, options, name) for name, options in tables.items()}
+        base = changed(self._base("simpa"), tables.pop("every-variant"), "ablation")
+        return {name: changed(base, options, name) for name, options in tables.items()}
 
     def _base(self, method: str) -> Experiment:
         base = load_preset(self.preset, method, self.data)
@@ -132,7 +132,7 @@ class Reproduction:
         if job.kind == "seed":
             experiment = self._best_trial(job.entry) if target.tunes else target.variants()[job.entry]
             if target.joins_validation:
-                experiment = _changed(experiment, {"data": {"train_on_validation": True}}, None)
+                experiment = changed(experiment, {"data": {"train_on_validation": True}}, None)
             self._train_and_evaluate(folder, experiment, job.number, target.stream)
             return
         with _divergence_reported(folder):
@@ -245,7 +245,7 @@ def _facts(run: Run) -> dict[str, Any]:
     }
 
 
-def _changed(base: Experiment, options: dict[str, dict[str, Any]], name: str | None) -> Experiment:
+def changed(base: Experiment, options: dict[str, dict[str, Any]], name: str | None) -> Experiment:
     """The experiment with other options, and their name behind that of its preset."""
     groups: dict[str, Any] = {}
     for group in GROUPS:

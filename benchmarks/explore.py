@@ -1,0 +1,63 @@
+"""Try options: train a preset with some of them changed, score it on validation tasks, add a row to what was tried.
+
+    python benchmarks/explore.py "weight noise" simpa sine-line '{"algorithm": {"weight_noise": 0.1}}' --tasks 500
+    python benchmarks/explore.py "Omniglot, small" simpa omniglot '{"training": {"lr": 2e-4}}' --tasks 100 \\
+        --common '{"network": {"filters": 16}, "training": {"tasks": 5, "updates": 3000}}'
+
+`benchmarks/exploration_page.py` makes a page of the rows. Options that are `--common` to a stage are left out of a row:
+the page's text names them. The rows of before this script came from throw-away programs that did the same.
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fewsure.devices import device_name, find_device
+from fewsure.evaluation import evaluate
+from fewsure.experiment import load_preset
+from fewsure.files import write_atomically
+from fewsure.reproduce import changed
+from fewsure.workflow import start_run, train_run
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "exploration.json"
+
+
+def main() -> None:
+    """One row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("stage", "method", "data", "options"):
+        parser.add_argument(name)
+    parser.add_argument("--common", default="{}", help="options of all rows of the stage, as JSON")
+    parser.add_argument("--tasks", type=int, default=500)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    asked = parser.parse_args()
+    options, device = json.loads(asked.options), find_device(asked.device)
+    base = changed(load_preset("recommended", asked.method, asked.data), json.loads(asked.common), None)
+    experiment = changed(base, options, None)
+    with tempfile.TemporaryDirectory() as folder:
+        run = start_run(Path(folder) / "run", experiment, resume=False)
+        train_run(run, device)
+        scores, _ = evaluate(experiment, run.load(device).meta, tasks=asked.tasks, seed=0, stream="validation")
+    row: dict[str, Any] = {
+        "stage": asked.stage,
+        "method": asked.method,
+        "changed": {name: value for group in options.values() for name, value in group.items()},
+        "updates": experiment.training.updates,
+        "tasks": asked.tasks,
+        "device": device_name(device),
+        "seed": experiment.training.seed,
+    }
+    for score in ("mse", "accuracy", "ece", "mce", "nll"):
+        if score in scores:
+            row[score] = scores[score]["mean"] if isinstance(scores[score], dict) else scores[score]
+    found = json.loads(asked.results.read_text(encoding="utf-8"))
+    found["runs"].append(row)
+    write_atomically(asked.results, json.dumps(found, indent=1) + "\n")
+    print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()
