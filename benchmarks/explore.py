@@ -1,7 +1,7 @@
-"""Try options: train a preset with some of them changed, score it on validation tasks, add a row to what was tried.
+r"""Try options: train a preset with some of them changed, score it on validation tasks, add a row to what was tried.
 
     python benchmarks/explore.py "weight noise" simpa sine-line '{"algorithm": {"weight_noise": 0.1}}' --tasks 500
-    python benchmarks/explore.py "Omniglot, small" simpa omniglot '{"training": {"lr": 2e-4}}' --tasks 100 \\
+    python benchmarks/explore.py "Omniglot, small" simpa omniglot '{"training": {"lr": 2e-4}}' --tasks 100 \
         --common '{"network": {"filters": 16}, "training": {"tasks": 5, "updates": 3000}}'
 
 `benchmarks/exploration_page.py` makes a page of the rows. Options that are `--common` to a stage are left out of a row:
