@@ -14,13 +14,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from fewsure import streams
+from fewsure.algorithms.simpa import Simpa
 from fewsure.devices import device_name, find_device
 from fewsure.evaluation import evaluate
-from fewsure.experiment import load_preset
+from fewsure.experiment import Experiment, load_preset
 from fewsure.files import write_atomically
 from fewsure.reproduce import changed
+from fewsure.types import Parts
+from fewsure.vectorise import draw_per_task
 from fewsure.workflow import start_run, train_run
 
+SAMPLES = 64
+"""Of the generator, to be looked at."""
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "exploration.json"
 
 
@@ -40,7 +46,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = start_run(Path(folder) / "run", experiment, resume=False)
         train_run(run, device)
-        scores, _ = evaluate(experiment, run.load(device).meta, tasks=asked.tasks, seed=0, stream="validation")
+        meta = run.load(device).meta
+        scores, _ = evaluate(experiment, meta, tasks=asked.tasks, seed=0, stream="validation")
     row: dict[str, Any] = {
         "stage": asked.stage,
         "method": asked.method,
@@ -53,10 +60,31 @@ def main() -> None:
     for score in ("mse", "accuracy", "ece", "mce", "nll"):
         if score in scores:
             row[score] = scores[score]["mean"] if isinstance(scores[score], dict) else scores[score]
+    row |= generated(experiment, meta)
     found = json.loads(asked.results.read_text(encoding="utf-8"))
     found["runs"].append(row)
     write_atomically(asked.results, json.dumps(found, indent=1) + "\n")
     print(json.dumps(row))
+
+
+def generated(experiment: Experiment, meta: Parts) -> dict[str, float]:
+    """What SImPa's generator makes before adaptation.
+
+    The root mean square of the weights' mean (`size`), their standard deviation relative to it (`spread`), and the
+    share near the limits of tanh (`saturated`).
+    """
+    if not isinstance(experiment.algorithm, Simpa):
+        return {}
+    posterior = experiment.algorithm.posterior(experiment.model)
+    device = next(iter(meta["generator"].values())).device
+    noise = draw_per_task({"z": posterior.draw()}, SAMPLES, streams.generator(0, "explore", device=device))
+    weights = posterior.means(meta["generator"], noise["z"])
+    mean = weights.mean(0)
+    return {
+        "size": float(mean.square().mean().sqrt()),
+        "spread": float((weights - mean).norm(dim=1).mean() / mean.norm()),
+        "saturated": float((weights.abs() > 0.9).float().mean()),
+    }
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ SETTINGS = {
     "semi-implicit": {"kl": "semi-implicit", "weight_noise": 0.1, "inner_steps": 2, "kl_samples": 4},
     "limited gradients": {"kl": "moment", "inner_steps": 3, "kl_samples": 5, "inner_clip_norm": 0.05},
     "no hidden layer": {"kl": "none", "latent": 8, "generator_hidden": ()},
+    "scaled": {"kl": "moment", "inner_steps": 3, "kl_samples": 5, "train_samples": 2, "scaled_generator": True},
 }
 
 

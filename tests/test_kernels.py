@@ -105,6 +105,7 @@ ON_IMAGES: dict[str, Algorithm] = {
     "protonet": ProtoNet(),
     "maml": Maml(inner_lr=0.1, inner_steps=2),
     "simpa": Simpa(**STEPS, **GENERATOR, kl="none", train_samples=2),  # type: ignore[arg-type]
+    "simpa, scaled": Simpa(**STEPS, **GENERATOR, kl="none", train_samples=2, scaled_generator=True),  # type: ignore[arg-type]
 }
 MOMENTS = {"kl": "moment", "sigma_w": 0.3}
 ON_LINES: dict[str, Algorithm] = {

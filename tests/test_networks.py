@@ -12,7 +12,7 @@ from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool
 from fewsure.errors import FewsureError
 from fewsure.models import classification
-from fewsure.networks import Conv4, Conv4Options, MlpOptions, Norm, weight_count
+from fewsure.networks import Conv4, Conv4Options, Mlp, MlpOptions, Norm, weight_count
 from fewsure.types import Algorithm, Stage
 from fewsure.vectorise import draw_noise
 
@@ -99,3 +99,18 @@ def test_conv4_meta_gradients_equal_finite_differences(name: str, norm: Norm) ->
 def test_images_that_four_poolings_leave_nothing_of_are_refused() -> None:
     with pytest.raises(FewsureError, match=r"16 pixels or more.*12×20"):
         Conv4Options().build((3, 12, 20), 5)
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_scaled_network_starts_as_the_same_function_and_steps_independently_of_its_widths() -> None:
+    plain, scaled = Mlp((3, 40, 90, 2)), Mlp((3, 40, 90, 2), scaled=True)
+    params, larger = (network.init(streams.generator(0, "scaled")) for network in (plain, scaled))
+    x = torch.randn(5, 3, generator=streams.generator(1, "scaled"))
+    torch.testing.assert_close(scaled(larger, x), plain(params, x))
+
+    gradient = torch.func.grad(lambda weights: plain(weights, x).sum())(params)
+    of_larger = torch.func.grad(lambda weights: scaled(weights, x).sum())(larger)
+    for layer, fan_in in enumerate((3, 40, 90)):
+        name = f"{layer}.weight"
+        torch.testing.assert_close(of_larger[name], gradient[name] / fan_in**0.5)
+        torch.testing.assert_close(of_larger[f"{layer}.bias"], gradient[f"{layer}.bias"])

@@ -53,6 +53,9 @@ class Mlp:
     sizes: tuple[int, ...]
     last: Activation = "none"
     """What follows the last layer."""
+    scaled: bool = False
+    """Each layer divides its inputs by √fan_in, and its weights start √fan_in times as large. The functions to start
+    with are the same, but what a step of the weights does to them no longer grows with the widths."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -63,7 +66,11 @@ class Mlp:
         return shapes
 
     def init(self, generator: torch.Generator) -> Params:
-        return _initial(self.shapes, self.sizes, generator)
+        params = _initial(self.shapes, self.sizes, generator)
+        if self.scaled:
+            weights = {f"{layer}.weight": fan_in for layer, fan_in in enumerate(self.sizes[:-1])}
+            params |= {name: math.sqrt(fan_in) * params[name] for name, fan_in in weights.items()}
+        return params
 
     def aligned(self, params: Params) -> Params:
         """The same function, its first layer padded so that the rows of its inputs are aligned for matrix units."""
@@ -79,8 +86,12 @@ class Mlp:
         x = self.padded(params, x)
         for number in range(last + 1):
             activation: Activation = "relu" if number < last else self.last
-            x = layer(x, params[f"{number}.weight"], params[f"{number}.bias"], activation)
+            x = layer(self.entering(x, number), params[f"{number}.weight"], params[f"{number}.bias"], activation)
         return x
+
+    def entering(self, x: Tensor, number: int) -> Tensor:
+        """What a layer multiplies by its weights, of what comes out of the one before it."""
+        return x / math.sqrt(self.sizes[number]) if self.scaled else x
 
     def rounded(self, params: Params) -> Params:
         """The same weights for several calls: if one of its matrices is large enough to be rounded, so are all of them.

@@ -25,10 +25,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from matplotlib.figure import Figure
 
+from fewsure.data.classification import Features
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import evaluate
 from fewsure.experiment import GROUPS, Experiment, load_preset
+from fewsure.features.workflow import nearest_mean_on_test
 from fewsure.files import write_atomically
 from fewsure.records import from_json, from_record, to_record
 from fewsure.report.drawing import figure_png
@@ -153,7 +155,8 @@ class Reproduction:
         """One object per entry and seed that is finished: the evaluation, with what it took."""
         finished = [run for run in self._runs() if run.evaluation() is not None]
         return [
-            (run.evaluation() or {}) | _facts(run) | {"train_seconds": run.metrics()[-1]["seconds"]} for run in finished
+            (run.evaluation() or {}) | self._facts(run) | {"train_seconds": run.metrics()[-1]["seconds"]}
+            for run in finished
         ]
 
     def write(self, results: Path, page: Path) -> list[dict[str, Any]]:
@@ -162,7 +165,7 @@ class Reproduction:
         if not rows:
             raise FewsureError(f"{self.folder} holds no finished run of this experiment; run it without --collect")
         unfinished = [
-            _facts(run) | {"update": run.metrics()[-1]["update"] if run.metrics() else 0}
+            self._facts(run) | {"update": run.metrics()[-1]["update"] if run.metrics() else 0}
             for run in self._runs()
             if run.evaluation() is None
         ]
@@ -196,6 +199,24 @@ class Reproduction:
 
     def _runs(self) -> list[Run]:
         return [Run.open(file.parent) for file in sorted(self.folder.glob("*/seed-*/config.json"))]
+
+    def _facts(self, run: Run) -> dict[str, Any]:
+        """What a row says of a run beside its scores."""
+        target, training, data = TARGETS[self.target], run.experiment.training, run.experiment.data
+        entry = run.folder.parent.name
+        planned = (target.trials(entry)[0] if target.tunes else target.variants()[entry]).training.updates
+        facts = {
+            "algorithm": run.experiment.algorithm_name,
+            "label": entry,
+            "train_seed": training.seed,
+            "updates": training.updates,
+            "budget": round(training.updates / planned, 4),
+            "preset": run.experiment.preset,
+            "train_on_validation": getattr(data, "train_on_validation", False),
+        }
+        if isinstance(data, Features):
+            facts["nearest_mean"] = nearest_mean_on_test(data.place, data.shot)
+        return facts
 
     def _train_and_evaluate(self, folder: Path, experiment: Experiment, seed: int, stream: Split) -> None:
         with _divergence_reported(folder):
@@ -231,18 +252,6 @@ def _divergence_reported(folder: Path) -> Iterator[Path]:
         yield folder
     except Diverged as error:
         print(f"{folder}: {error}", file=sys.stderr)
-
-
-def _facts(run: Run) -> dict[str, Any]:
-    training = run.experiment.training
-    return {
-        "algorithm": run.experiment.algorithm_name,
-        "label": run.folder.parent.name,
-        "train_seed": training.seed,
-        "updates": training.updates,
-        "preset": run.experiment.preset,
-        "train_on_validation": getattr(run.experiment.data, "train_on_validation", False),
-    }
 
 
 def changed(base: Experiment, options: dict[str, dict[str, Any]], name: str | None) -> Experiment:

@@ -77,6 +77,9 @@ class Simpa:
     """s, standard deviation of noise added to the generated weights; 0 is the paper's implicit posterior."""
     generator_hidden: tuple[int, ...] = (256, 512)
     """Hidden units of the generator's layers."""
+    scaled_generator: bool = False
+    """Divide the inputs of each of the generator's layers by the root of their number: its step sizes then mean what
+    they mean for the base network itself. Off, as in the paper; on for images and features."""
     critic_hidden: tuple[int, ...] = (512, 256, 128)
     """Hidden units of the φ-network's layers."""
     critic_lr: float = 1e-4
@@ -188,6 +191,7 @@ class Simpa:
             self.latent_noise,
             self.weight_noise,
             rank=rank if rank < full else 0,
+            scaled=self.scaled_generator,
         )
 
     @property

@@ -198,9 +198,14 @@ class Features(Classification):
     def shape(self) -> tuple[int, ...]:
         return tuple(self.pool("train").examples.shape[1:])
 
-    def pool(self, split: Split) -> Pool:
+    @property
+    def place(self) -> Path:
+        """Where the folder is."""
         here = Path(self.folder)
-        return load_features(here if here.is_dir() else data_root() / here, split)
+        return here if here.is_dir() else data_root() / here
+
+    def pool(self, split: Split) -> Pool:
+        return load_features(self.place, split)
 
 
 @dataclass(frozen=True)

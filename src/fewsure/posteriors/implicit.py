@@ -65,10 +65,12 @@ class ImplicitPosterior:
     """s, standard deviation of the noise on each generated weight."""
     rank: int = 0
     """The rank that a task's change of the last layer can reach, kept as factors; 0: a task has its own copy."""
+    scaled: bool = False
+    """Whether each layer of G divides its inputs by the root of their number."""
 
     @property
     def generator(self) -> Mlp:
-        return Mlp((self.latent, *self.hidden, weight_count(self.network)), last="tanh")
+        return Mlp((self.latent, *self.hidden, weight_count(self.network)), last="tanh", scaled=self.scaled)
 
     def draw(self, *samples: int) -> Draw:
         """The latent noise z of so many samples."""
@@ -146,7 +148,7 @@ class ImplicitPosterior:
     @property
     def _trunk(self) -> Mlp:
         """The generator below its last layer."""
-        return Mlp((self.latent, *self.hidden), last="relu")
+        return Mlp((self.latent, *self.hidden), last="relu", scaled=self.scaled)
 
     @property
     def _last(self) -> tuple[str, str]:
@@ -154,7 +156,8 @@ class ImplicitPosterior:
         return f"{len(self.hidden)}.weight", f"{len(self.hidden)}.bias"
 
     def _hidden_units(self, parameters: Params, z: Tensor) -> Tensor:
-        return self._trunk(parameters, z) if self.hidden else z
+        """What the last layer multiplies by its weights."""
+        return self.generator.entering(self._trunk(parameters, z) if self.hidden else z, len(self.hidden))
 
     def _last_layer(self, parameters: Params, hidden: Tensor) -> Tensor:
         """What tanh is taken of: the layer that all tasks share, and the factors of a task."""

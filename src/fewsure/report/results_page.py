@@ -50,6 +50,7 @@ def results_page(rows: Sequence[Row], tuning: Sequence[Row], unfinished: Sequenc
             "",
             f"![{caption}](figures/{target}.png)",
             "",
+            *_nearest_mean(rows[0].get("nearest_mean")),
             *_with_noise(entries),
             *_commands(rows, target),
             *_unfinished(unfinished),
@@ -83,6 +84,16 @@ def _printed_scores(score: str) -> tuple[str, ...]:
     return _scores(score)[:3]
 
 
+def _nearest_mean(found: Row | None) -> list[str]:
+    if found is None:
+        return []
+    accuracy = f"{found['accuracy']['mean']:.4f} ± {found['accuracy']['ci95']:.4f}"
+    return [
+        f"The nearest class mean of the same features, scaled to length 1: {accuracy} on {found['tasks']:,} tasks.",
+        "",
+    ]
+
+
 def _with_noise(entries: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:
     if not all("with_noise" in row for _, group in entries for row in group):
         return []
@@ -98,13 +109,17 @@ def _with_noise(entries: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:
 
 def _commands(rows: Sequence[Row], target: str) -> list[str]:
     """What trains and evaluates each entry with as many seeds as it has here, and writes this page."""
-    seeds = {name: len(list(group)) for name, group in groupby(rows, key=lambda row: str(row["label"]))}
-    tasks = max(row["tasks"] for row in rows)
-    options = " --device cuda" * (rows[0]["device"] != "cpu") + f" --tasks {tasks}" * (tasks != 1000)
-    command = f"    fewsure reproduce {target}"
+    command, options = f"    fewsure reproduce {target}", " --device cuda" * (rows[0]["device"] != "cpu")
+    asked: dict[tuple[int, float, int], list[str]] = {}
+    for name, group in groupby(rows, key=lambda row: str(row["label"])):
+        of_entry = list(group)
+        what = (len(of_entry), of_entry[0].get("budget", 1.0), max(row["tasks"] for row in of_entry))
+        asked.setdefault(what, []).append(name)
     lines = [
-        f"{command} --only {' '.join(name for name in seeds if seeds[name] == count)} --seeds {count}{options}"
-        for count in sorted(set(seeds.values()), reverse=True)
+        f"{command} --only {' '.join(names)} --seeds {seeds}{options}"
+        + f" --budget {budget:g}" * (budget != 1)
+        + f" --tasks {tasks}" * (tasks != 1000)
+        for (seeds, budget, tasks), names in sorted(asked.items(), reverse=True)
     ]
     return [
         "## Commands",

@@ -29,6 +29,7 @@ ADDED = (
     Added("training", "precision", "float32"),  # torch's own choice for matrix products
     Added("algorithm", "weight_noise", 0.0, ("simpa",)),
     Added("algorithm", "inner_clip_norm", None, ("simpa", "maml", "abml", "vampire", "platipus", "bmaml")),
+    Added("algorithm", "scaled_generator", False, ("simpa",)),
 )
 """In the order in which they came, all within format 1."""
 REMOVED = (
