@@ -72,17 +72,17 @@ STAGES = {
         " tasks. Without `scaled_generator` a step of Adam moves each weight that the generator makes by the sum of its"
         " last hidden units, which grow to some 240. The weights become large, tanh saturates, and what an `inner_lr`"
         " does changes as training goes on. The spread of the generated weights is small beside their mean (`spread`:"
-        " its ratio to it), so that 32 networks predict as one does. The row with the scaled generator is the best trial"
-        " of the results, on 500 tasks.",
+        " its ratio to it), so that 32 networks predict as one does. The row with the scaled generator is the best"
+        " trial of the results, on 500 tasks.",
     ),
     "CIFAR-FS": (
         "CIFAR-FS: smaller steps in a task",
         "5-way 1-shot, one seed, one H200, after the results of `docs/cifar-fs-1shot.md`, which has larger steps and"
         " 10,000 updates. Where `tasks` is not named: 500 or 1,000 validation tasks. Smaller steps are better for MAML"
         " and worse for SImPa; their training losses are alike (0.88), so SImPa fits the training"
-        " classes more closely than unseen ones. Its steps move the generator's hidden layers too, so that it learns the"
-        " directions in which a task's weights move; with few classes to learn from, that may be what does not carry"
-        " over. Each needs step sizes of its own.",
+        " classes more closely than unseen ones. Its steps move the generator's hidden layers too, so that it learns"
+        " the directions in which a task's weights move; with few classes to learn from, that may be what does not"
+        " carry over. Each needs step sizes of its own.",
     ),
 }
 
