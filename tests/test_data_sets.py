@@ -18,17 +18,21 @@ import pytest
 import torch
 from PIL import Image
 
+from fewsure import streams
 from fewsure.data import images
 from fewsure.data.cache import load
 from fewsure.data.checksums import pool_checksum
 from fewsure.data.cifar_fs import SPLIT_CLASSES
+from fewsure.data.classification import Features
 from fewsure.data.datasets import DATA_SETS
 from fewsure.data.embeddings import load_features, write_features
 from fewsure.data.places import cache_root, data_root
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.errors import FewsureError
+from fewsure.learner.inputs import read_inputs, scale_of
 
 from .data_files import image_bytes, python2_pickle, random_image, write_tree, write_zip
+from .helpers import write_blobs
 
 PUBLISHED_NAMES: dict[Split, str] = {"train": "train", "validation": "val", "test": "test"}
 
@@ -513,3 +517,29 @@ def test_features_that_are_missing_damaged_or_twice_there_are_one_line(tmp_path:
     (tmp_path / "train.npz").unlink()
     with pytest.raises(FewsureError, match=r"train\.safetensors cannot be read"):
         load_features(tmp_path, "train")
+
+
+def test_features_are_centred_by_the_training_classes_and_scaled_to_a_length(tmp_path: Path) -> None:
+    folder = write_blobs(tmp_path / "blobs")
+    data = Features(folder=str(folder), length=4.0, shot=1, query=3)
+    raw, centre = load_features(folder, "test"), load_features(folder, "train").examples.mean(0)
+    expected = 4 * torch.nn.functional.normalize(raw.examples - centre)
+    torch.testing.assert_close(data.pool("test").examples, expected)
+    torch.testing.assert_close(read_inputs(raw.examples, scale_of(data), "x"), expected)  # what a user hands over
+    assert torch.equal(Features(folder=str(folder)).pool("test").examples, raw.examples)
+
+
+def test_features_are_mixed_in_training_alone(tmp_path: Path) -> None:
+    data = Features(folder=str(write_blobs(tmp_path / "blobs")), train_mixing=0.5, shot=1, query=3)
+    for split, is_mixed in (("train", True), ("validation", False), ("test", False)):
+        tasks, _ = data.tasks(split, torch.device("cpu")).sample(2, streams.generator(0, "mixed"))
+        stored = {tuple(row) for row in data.pool(split).examples.tolist()}
+        assert all(tuple(row) in stored for row in tasks.query.x.flatten(0, 1).tolist()) is not is_mixed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"length": 0.0}, "length"), ({"train_mixing": -1.0}, "train_mixing")]
+)
+def test_a_length_or_a_share_that_cannot_be_is_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(FewsureError, match=message):
+        Features(**options)  # type: ignore[arg-type]

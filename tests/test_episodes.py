@@ -83,6 +83,20 @@ def test_pixels_become_numbers_between_0_and_1() -> None:
     torch.testing.assert_close(values, torch.tensor([0.0, 0.2, 1.0]))
 
 
+def test_mixing_adds_differences_of_two_random_examples() -> None:
+    pool = numbered([500, 500])
+    plain, mixed = (
+        Episodes(pool, way=2, shot=1, query=200, mixing=mixing).sample(100, streams.generator(0, "test"))[0].query
+        for mixing in (0.0, 0.5)
+    )
+    added = mixed.x - plain.x
+    assert torch.equal(mixed.y, plain.y)
+    assert set((2 * added).flatten().tolist()) <= set(map(float, range(-999, 1000)))
+    expected = pool.examples.double().var(correction=0) * 2 * 0.5**2  # of the difference of two independent draws
+    assert abs(float(added.double().var()) / float(expected) - 1) < 0.05
+    assert abs(float(added.double().mean())) < 0.05 * float(expected) ** 0.5
+
+
 def test_tasks_depend_on_the_random_stream_alone() -> None:
     episodes = Episodes(numbered([6, 6, 6]), way=2, shot=1, query=3)
     one, two = (episodes.sample(4, streams.generator(1, "test"))[0] for _ in range(2))

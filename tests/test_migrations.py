@@ -11,6 +11,7 @@ import torch
 from fewsure import FewsureError, load
 from fewsure.algorithms import ALGORITHMS
 from fewsure.cli import main
+from fewsure.data import DATA
 from fewsure.experiment import GROUPS
 from fewsure.records import field_types, to_record
 from fewsure.training.migrations import ADDED
@@ -168,8 +169,10 @@ def test_a_run_of_each_methods_first_version_loads(name: str, old_run: Path) -> 
 
 def test_every_added_option_is_one(old_run: Path) -> None:
     experiment = Run.open(old_run).experiment
-    for group, option, _, _ in ADDED:
-        assert option in field_types(type(getattr(experiment, group)))
+    for group, option, _, kinds in ADDED:
+        of_data = [DATA[kind].data for kind in kinds] if group == "data" else []
+        for options in of_data or [type(getattr(experiment, group))]:
+            assert option in field_types(options)
         assert option not in FIRST[group]
 
 

@@ -41,8 +41,6 @@ from fewsure.report.styles import run_styles
 from fewsure.training.runs import Run
 from fewsure.workflow import evaluate_run, start_run, train_run
 
-TRIAL_SHARE = 0.2
-"""Updates of a tuning trial, as a share of the full training's."""
 VALIDATION_TASKS = 500
 TEST_SEED = 1
 """Of the test tasks, where chance makes them. A new round of results has its own: the last have been looked at."""
@@ -62,6 +60,8 @@ class Target:
     """For `--data features`: where the features are."""
     joins_validation: bool = False
     """Whether the validation classes join the training classes once the options are chosen, as in the paper's split."""
+    trial_share: float = 0.2
+    """Updates of a tuning trial, as a share of the full training's."""
 
     @property
     def stream(self) -> Split:
@@ -138,7 +138,7 @@ class Reproduction:
             self._train_and_evaluate(folder, experiment, job.number, target.stream)
             return
         with _divergence_reported(folder):
-            self._validate(self._train(folder, target.trials(job.entry)[job.number], TRIAL_SHARE, seed=0))
+            self._validate(self._train(folder, target.trials(job.entry)[job.number], target.trial_share, seed=0))
 
     def _best_trial(self, method: str) -> Experiment:
         """The trial with the lowest validation NLL, of those that did not diverge."""
@@ -275,10 +275,18 @@ def _methods_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     )
 
 
-def _shots(data: str, listed: str, folder: str | None = None) -> tuple[Target, Target]:
-    """1-shot and 5-shot."""
-    presets = ("recommended", "recommended-5-shot")
-    one, five = (Target(data, listed, preset, folder) for preset in presets)
+def _shots(data: str) -> tuple[Target, Target]:
+    """1-shot and 5-shot on images."""
+    one, five = (Target(data, "images.toml", preset) for preset in ("recommended", "recommended-5-shot"))
+    return one, five
+
+
+def _feature_shots(data: str, folder: str | None = None) -> tuple[Target, Target]:
+    """1-shot and 5-shot on features, whose trainings are short enough to be tried in full."""
+    one, five = (
+        Target(data, "features.toml", preset, folder, trial_share=1.0)
+        for preset in ("recommended", "recommended-5-shot")
+    )
     return one, five
 
 
@@ -291,12 +299,12 @@ TARGETS: dict[str, Target] = {
 SEVERAL: dict[str, tuple[str, ...]] = {}
 """Name on the command line → the names of the experiments that it stands for."""
 for _name, _both in {
-    "cifar-fs": _shots("cifar-fs", "images.toml"),
-    "mini-imagenet": _shots("mini-imagenet", "images.toml"),
-    "tiered-imagenet": _shots("tiered-imagenet-leo", "features.toml"),
-    "mini-imagenet-features": _shots("mini-imagenet-leo", "features.toml"),
-    "features-cifar-fs": _shots("features", "features.toml", "features/cifar-fs"),
-    "features-tiny-tiered": _shots("features", "features.toml", "features/tiny-tiered"),
+    "cifar-fs": _shots("cifar-fs"),
+    "mini-imagenet": _shots("mini-imagenet"),
+    "tiered-imagenet": _feature_shots("tiered-imagenet-leo"),
+    "mini-imagenet-features": _feature_shots("mini-imagenet-leo"),
+    "features-cifar-fs": _feature_shots("features", "features/cifar-fs"),
+    "features-tiny-tiered": _feature_shots("features", "features/tiny-tiered"),
 }.items():
     SEVERAL[_name] = (f"{_name}-1shot", f"{_name}-5shot")
     TARGETS |= dict(zip(SEVERAL[_name], _both, strict=True))

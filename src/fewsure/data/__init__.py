@@ -77,6 +77,7 @@ class DataKind(NamedTuple):
     """The folders that its presets are in."""
 
 
+FEATURES = ("classification", "features")
 OWN_CLASSES = ("classification", "own-classes")
 OWN_REGRESSION = ("own-regression",)
 DATA: dict[str, DataKind] = {
@@ -86,9 +87,9 @@ DATA: dict[str, DataKind] = {
     "mini-imagenet": DataKind(MiniImageNet, Conv4Options),
     "tiered-imagenet": DataKind(TieredImageNet, Conv4Options),
     "tiny-tiered": DataKind(TinyTiered, Conv4Options),
-    "mini-imagenet-leo": DataKind(MiniImageNetLeo, FeatureHeadOptions),
-    "tiered-imagenet-leo": DataKind(TieredImageNetLeo, FeatureHeadOptions),
-    "features": DataKind(Features, FeatureHeadOptions),
+    "mini-imagenet-leo": DataKind(MiniImageNetLeo, FeatureHeadOptions, FEATURES),
+    "tiered-imagenet-leo": DataKind(TieredImageNetLeo, FeatureHeadOptions, FEATURES),
+    "features": DataKind(Features, FeatureHeadOptions, FEATURES),
     "images": DataKind(Images, OwnConv4Options, OWN_CLASSES),
     "table": DataKind(Table, MlpOptions, OWN_REGRESSION),
     "table-classes": DataKind(TableClasses, FeatureHeadOptions, OWN_CLASSES),

@@ -1,5 +1,6 @@
 """Classification data as an experiment holds it: which set, how many classes and examples a task has."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +15,7 @@ from fewsure.data.embeddings import load_features
 from fewsure.data.episodes import Episodes
 from fewsure.data.places import data_root
 from fewsure.data.pools import Pool, Split, merge, restrict
+from fewsure.data.scale import LengthScale, Scale
 from fewsure.errors import require
 from fewsure.models import classification
 from fewsure.networks import Conv4Options, MlpOptions
@@ -75,6 +77,11 @@ class Classification:
         return self.training_outputs * (self.train_query or self.query)
 
     @property
+    def mixing(self) -> float:
+        """How many times the difference of two others is added to each example in training."""
+        return 0.0
+
+    @property
     def draws_within_group(self) -> bool:
         """Whether all classes of a task are of one group."""
         return self.within_group
@@ -127,6 +134,7 @@ def _tasks(data: Classification, split: Split, device: torch.device, root: Path)
         shot=(data.train_shot if training else None) or data.shot,
         query=(data.train_query if training else None) or data.query,
         within_group=data.draws_within_group,
+        mixing=data.mixing if training else 0.0,
         name=f"{data.name}, {split}",
     )
 
@@ -134,6 +142,7 @@ def _tasks(data: Classification, split: Split, device: torch.device, root: Path)
 def forget_pools() -> None:
     """Read data anew where it is next asked for."""
     _tasks.cache_clear()
+    _length_scale.cache_clear()
 
 
 @dataclass(frozen=True)
@@ -172,21 +181,61 @@ class TinyTiered(Classification):
 
 
 @dataclass(frozen=True)
-class MiniImageNetLeo(Classification):
+class FeatureSet(Classification):
+    """Features with labels, which may be centred, scaled and, in training, mixed."""
+
+    length: float | None = None
+    """Take the mean of the training classes off each example, and scale it to this length; `none`: as it is."""
+    train_mixing: float = 0.0
+    """Add so many times the difference of two random examples to each one in training: classes that the features were
+    learned on lie further apart than new ones do."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.length is None or 0 < self.length < math.inf, "length", "a number above 0, or none", self.length)
+        require(0 <= self.train_mixing < math.inf, "train_mixing", "a number of at least 0", self.train_mixing)
+
+    @property
+    def mixing(self) -> float:
+        return self.train_mixing
+
+    @property
+    def fitted_scale(self) -> Scale:
+        """What examples are centred and scaled by."""
+        return Scale(self.shape) if self.length is None else _length_scale(self, self.length, data_root())
+
+    def stored(self, split: Split) -> Pool:
+        """The features of a split as they are stored."""
+        return load(DATA_SETS[self.name], split)
+
+    def pool(self, split: Split) -> Pool:
+        stored = self.stored(split)
+        return stored._replace(examples=self.fitted_scale.inputs(stored.examples))
+
+
+@lru_cache(maxsize=4)
+def _length_scale(data: FeatureSet, length: float, root: Path) -> Scale:
+    """Learned once of the training classes in a data root."""
+    mean = data.stored("train").examples.double().mean(0)
+    return LengthScale(tuple(mean.shape), x_mean=tuple(mean.tolist()), x_std=(1.0,) * len(mean), length=length)
+
+
+@dataclass(frozen=True)
+class MiniImageNetLeo(FeatureSet):
     """mini-ImageNet as LEO's 640-dimensional features (Rusu et al., 2019)."""
 
     name = "mini-imagenet-leo"
 
 
 @dataclass(frozen=True)
-class TieredImageNetLeo(Classification):
+class TieredImageNetLeo(FeatureSet):
     """tiered-ImageNet as LEO's 640-dimensional features (Rusu et al., 2019)."""
 
     name = "tiered-imagenet-leo"
 
 
 @dataclass(frozen=True)
-class Features(Classification):
+class Features(FeatureSet):
     """Any features with labels: a folder as `fewsure features` writes it (docs/data.md has the layout)."""
 
     folder: str = "features"
@@ -196,7 +245,7 @@ class Features(Classification):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(self.pool("train").examples.shape[1:])
+        return tuple(self.stored("train").examples.shape[1:])
 
     @property
     def place(self) -> Path:
@@ -204,7 +253,7 @@ class Features(Classification):
         here = Path(self.folder)
         return here if here.is_dir() else data_root() / here
 
-    def pool(self, split: Split) -> Pool:
+    def stored(self, split: Split) -> Pool:
         return load_features(self.place, split)
 
 

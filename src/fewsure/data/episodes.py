@@ -17,13 +17,23 @@ class Episodes:
     """Tasks of `way` classes with `shot` support and `query` query examples each, from the classes of a pool."""
 
     def __init__(
-        self, pool: Pool, *, way: int, shot: int, query: int, within_group: bool = False, name: str = "the pool"
+        self,
+        pool: Pool,
+        *,
+        way: int,
+        shot: int,
+        query: int,
+        within_group: bool = False,
+        mixing: float = 0.0,
+        name: str = "the pool",
     ) -> None:
         """`within_group` draws all classes of a task from one group, each group that is large enough being as likely.
 
-        `name` says in errors what the pool is. Tasks are drawn on the device of the pool's examples.
+        `mixing` times the difference of two random examples of the pool is added to each example. `name` says in errors
+        what the pool is. Tasks are drawn on the device of the pool's examples.
         """
         self.pool = pool
+        self._mixing = mixing
         self._shot, self._query = shot, query
         self._way = way
         self._most = _most_examples(pool, shot + query, name)
@@ -42,17 +52,23 @@ class Episodes:
         has = torch.arange(self._most, device=generator.device) < self.pool.counts[classes].unsqueeze(-1)
         rows = self.pool.starts[classes].unsqueeze(-1) + choose(has, self._shot + self._query, generator)
         support, query = torch.split(rows, [self._shot, self._query], dim=-1)
-        return Task(self._batch(support), self._batch(query)), {"classes": classes}
+        return Task(self._batch(support, generator), self._batch(query, generator)), {"classes": classes}
 
-    def _batch(self, rows: Tensor) -> Batch:
+    def _batch(self, rows: Tensor, generator: torch.Generator) -> Batch:
         """The examples in these rows of the pool, (T, way, k), with their labels."""
         tasks, way, each = rows.shape
-        examples = self.pool.examples[rows.flatten(1)]
-        x = examples.to(torch.get_default_dtype())
-        if examples.dtype == torch.uint8:
-            x = x / 255
+        x = self._examples(rows.flatten(1))
+        if self._mixing:
+            size, device = (2, *x.shape[:2]), generator.device
+            plus, minus = torch.randint(len(self.pool.examples), size, generator=generator, device=device)
+            x = x + self._mixing * (self._examples(plus) - self._examples(minus))
         y = torch.arange(way, device=rows.device).repeat_interleave(each)
         return Batch(x, y.expand(tasks, -1))
+
+    def _examples(self, rows: Tensor) -> Tensor:
+        examples = self.pool.examples[rows]
+        x = examples.to(torch.get_default_dtype())
+        return x / 255 if examples.dtype == torch.uint8 else x
 
 
 def choose(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from fewsure.errors import FewsureError
 
@@ -60,6 +61,21 @@ class Scale:
         tensor([11.], dtype=torch.float64)
         """
         return y.double() * self.y_std + self.y_mean
+
+
+@dataclass(frozen=True)
+class LengthScale(Scale):
+    """x′ is (x − x_mean) / x_std made as long as `length`."""
+
+    length: float = 1.0
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Examples (N, D) as networks see them.
+
+        >>> LengthScale((2,), x_mean=(1.0, 0.0), x_std=(1.0, 1.0), length=10.0).inputs(torch.tensor([[4.0, 4.0]]))
+        tensor([[6., 8.]])
+        """
+        return self.length * functional.normalize(super().inputs(x), dim=-1)
 
 
 def learn_scale(x: NDArray[Any], y: NDArray[Any] | None = None, columns: Sequence[str] = ()) -> Scale:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fewsure.data import Data
-from fewsure.data.classification import Classification
+from fewsure.data.classification import Classification, FeatureSet
 from fewsure.data.own_classes import OwnClassification
 from fewsure.data.own_regression import OwnRegression
 from fewsure.data.scale import Scale, require_pixels
@@ -16,7 +16,7 @@ from fewsure.errors import FewsureError
 
 def scale_of(data: Data) -> Scale:
     """What is known of a data set's examples: their shape, and what they are scaled by."""
-    if isinstance(data, (OwnRegression, OwnClassification)):
+    if isinstance(data, (OwnRegression, OwnClassification, FeatureSet)):
         return data.fitted_scale
     return Scale(data.shape if isinstance(data, Classification) else (1,))
 

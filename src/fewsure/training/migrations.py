@@ -24,12 +24,15 @@ class Added(NamedTuple):
     """The algorithms, or the data sets, that have it; none for all."""
 
 
+FEATURE_SETS = ("features", "mini-imagenet-leo", "tiered-imagenet-leo")
 ADDED = (
     Added("training", "cuda_graph", True),  # results do not depend on it
     Added("training", "precision", "float32"),  # torch's own choice for matrix products
     Added("algorithm", "weight_noise", 0.0, ("simpa",)),
     Added("algorithm", "inner_clip_norm", None, ("simpa", "maml", "abml", "vampire", "platipus", "bmaml")),
     Added("algorithm", "scaled_generator", False, ("simpa",)),
+    Added("data", "length", None, FEATURE_SETS),
+    Added("data", "train_mixing", 0.0, FEATURE_SETS),
 )
 """In the order in which they came, all within format 1."""
 REMOVED = (
