@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 from PIL import Image
 
 from fewsure import streams
-from fewsure.data import images
+from fewsure.data import images, prepared
 from fewsure.data.cache import load
 from fewsure.data.checksums import pool_checksum
 from fewsure.data.cifar_fs import SPLIT_CLASSES
@@ -29,7 +30,10 @@ from fewsure.data.embeddings import load_features, write_features
 from fewsure.data.places import cache_root, data_root
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.errors import FewsureError
+from fewsure.experiment import load_preset
 from fewsure.learner.inputs import read_inputs, scale_of
+from fewsure.training.runs import Run
+from fewsure.workflow import start_run
 
 from .data_files import image_bytes, python2_pickle, random_image, write_tree, write_zip
 from .helpers import write_blobs
@@ -527,6 +531,20 @@ def test_features_are_centred_by_the_training_classes_and_scaled_to_a_length(tmp
     torch.testing.assert_close(data.pool("test").examples, expected)
     torch.testing.assert_close(read_inputs(raw.examples, scale_of(data), "x"), expected)  # what a user hands over
     assert torch.equal(Features(folder=str(folder)).pool("test").examples, raw.examples)
+
+
+def test_a_run_keeps_what_its_features_were_centred_by(tmp_path: Path) -> None:
+    folder = write_blobs(tmp_path / "blobs")
+    base = load_preset("recommended", "protonet", "features")
+    data = replace(base.data, folder=str(folder), train_way=5, train_query=3, query=3, length=4.0)
+    small = replace(base, data=data, training=replace(base.training, updates=1, tasks=2))
+    run = start_run(tmp_path / "run", small, resume=False)
+    before = Run.open(run.folder).experiment.data.fitted_scale
+    stored = dict(np.load(folder / "train.npz"))
+    np.savez(folder / "train.npz", **stored | {"features": stored["features"] + 5})
+    assert Run.open(run.folder).experiment.data.fitted_scale == before
+    shifted = np.array(prepared(run.experiment.data).fitted_scale.x_mean) - np.array(before.x_mean)
+    np.testing.assert_allclose(shifted, 5, rtol=1e-5)
 
 
 def test_features_are_mixed_in_training_alone(tmp_path: Path) -> None:

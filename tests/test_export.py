@@ -15,6 +15,8 @@ from fewsure.cli import main
 from fewsure.export import export, sampled_networks, write_onnx, write_torch
 from fewsure.learner import Adapted
 
+from .helpers import write_blobs
+
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (requirements.lock)")
 
 SIMPA = {"latent": 3, "generator_hidden": (6,), "kl_samples": 4, "train_samples": 1, "inner_steps": 2}
@@ -91,6 +93,16 @@ def test_numbers_are_the_same_in_other_programs(name: str, tmp_path: Path) -> No
 @pytest.mark.filterwarnings("ignore::FutureWarning:torch")
 def test_classes_of_images_are_the_same_in_other_programs(name: str, tmp_path: Path) -> None:
     assert_same(*adapted_images(name), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning:torch")
+def test_features_are_centred_and_scaled_in_other_programs_too(tmp_path: Path) -> None:
+    folder = write_blobs(tmp_path / "blobs")
+    options = {"folder": str(folder), "shot": 2, "query": 3, "way": 2, "length": 4.0, "hidden": (6,)}
+    learner = Learner("maml", "features", **options, **TRAINING).train(updates=1, quiet=True)
+    x = np.load(folder / "test.npz")["features"][:12] + np.arange(12, dtype=np.float32)[:, None]
+    (tmp_path / "out").mkdir()
+    assert_same(learner.adapt(x[:4], ["cat", "cat", "dog", "dog"]), x, tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "protonet"])

@@ -21,7 +21,7 @@ from fewsure.features.augmentation import crops, jittered, unit
 from fewsure.features.classifier import Recipe, Training, build_network, channel_statistics, hold_out
 from fewsure.features.extract import extract, nearest_mean_accuracy
 from fewsure.features.residual import NETWORKS, ResNet12, WideResNet, initialise
-from fewsure.features.workflow import load_network, make_features, work_folder
+from fewsure.features.workflow import load_network, make_features, nearest_mean_on_test, work_folder
 from fewsure.workflow import Stopped
 
 CPU = torch.device("cpu")
@@ -258,6 +258,9 @@ def test_the_folder_holds_features_of_all_splits_and_says_how_they_were_made(
     one, five = record["nearest_mean"]
     assert (one["way"], one["shot"], five["shot"], one["tasks"]) == (5, 1, 5, 1000)
     assert 0.2 < one["accuracy"]["mean"] < five["accuracy"]["mean"] <= 1
+    of_test = nearest_mean_on_test(made, shot=5)
+    assert of_test == nearest_mean_accuracy(load_features(made, "test"), shot=5, tasks=10_000)
+    assert nearest_mean_on_test(made, shot=3) is None
     lines = [json.loads(line) for line in (made / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1.0, 2.0]
     assert lines[-1]["held_out_accuracy"] == record["held_out"]["accuracy"]

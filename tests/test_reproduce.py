@@ -144,8 +144,10 @@ def test_a_diverging_run_does_not_end_the_experiment(
 
 
 def test_a_reproduction_of_classification_is_written_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_blobs(tmp_path / "data" / "features" / "cifar-fs", each=20)
-    command = ["reproduce", "features-cifar-fs-1shot", "--budget", "0.0005", "--seeds", "1", "--tasks", "20"]
+    folder = write_blobs(tmp_path / "data" / "features" / "cifar-fs", each=20)
+    nearest = {"shot": 1, "tasks": 10_000, "accuracy": {"mean": 0.61234, "ci95": 0.00456}}
+    (folder / "features.json").write_text(json.dumps({"format": 1, "nearest_mean_test": [nearest, None]}))
+    command = ["reproduce", "features-cifar-fs-1shot", "--budget", "0.006", "--seeds", "1", "--tasks", "20"]
     command += ["--data-root", str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--device", "cpu", "--json"]
     assert main([*command, "--only", "maml"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
@@ -154,6 +156,17 @@ def test_a_reproduction_of_classification_is_written_up(tmp_path: Path, capsys: 
     assert f"{row['ece']:.4f}" in page
     assert "transductive" in page
     assert (row["way"], row["shot"], row["stream"]) == (5, 1, "test")
+    assert row["nearest_mean"] == nearest
+    assert "scaled to length 1: 0.6123 ± 0.0046 on 10,000 test tasks of its own." in page
+    assert "--only maml --seeds 1 --budget 0.006 --tasks 20" in page
+    config = json.loads((tmp_path / "out" / "maml" / "trial-0" / "config.json").read_text())
+    assert config["training"]["updates"] == row["updates"] == 3  # features are tried in full
+
+    (tmp_path / "out" / "maml" / "seed-0").rename(tmp_path / "out" / "other")
+    (tmp_path / "out" / "another").mkdir()
+    (tmp_path / "out" / "other").rename(tmp_path / "out" / "another" / "seed-0")
+    assert main([*command, "--collect"]) == 2
+    assert "of no entry of features-cifar-fs-1shot (simpa, maml, abml" in capsys.readouterr().err
 
 
 def test_one_file_for_the_results_of_several_experiments_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

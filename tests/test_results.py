@@ -115,6 +115,7 @@ def test_simpa_on_omniglot_is_as_accurate_as_maml_with_half_its_ece() -> None:
     assert maml["accuracy"]["mean"] <= simpa["accuracy"]["mean"] < maml["accuracy"]["mean"] + 0.001
     assert simpa["accuracy"]["mean"] > 0.973
     assert simpa["ece"] < 0.51 * maml["ece"]
+    assert simpa["mce"] > maml["mce"]
     assert simpa["nll"]["mean"] < maml["nll"]["mean"]
     assert simpa["seconds"] < 60  # 100,000 tasks with 32 samples each
 
@@ -129,7 +130,7 @@ def test_simpa_on_cifar_fs_is_as_accurate_as_maml_and_better_calibrated_with_one
     assert simpa["ece_ci95"][0] > maml["ece_ci95"][1]
 
 
-def test_smaller_steps_on_cifar_fs_help_maml_and_not_simpa() -> None:
+def test_smaller_steps_and_more_updates_on_cifar_fs_help_maml_and_not_simpa() -> None:
     smaller = {run["method"]: run for run in TRIED if run["stage"] == "CIFAR-FS" and "tasks" in run["changed"]}
     simpa, maml = simpa_and_maml("cifar-fs-1shot")
     assert smaller["maml"]["accuracy"] > maml["accuracy"]["mean"] + 0.01
@@ -144,7 +145,7 @@ def test_the_page_of_what_was_tried_shows_every_run() -> None:
 
 
 @pytest.mark.parametrize("stage", ["Omniglot, small", "Omniglot"])
-def test_a_scaled_generator_makes_simpa_mamls_equal_and_none_saturates(stage: str) -> None:
+def test_a_scaled_generator_takes_simpa_past_maml_and_does_not_saturate(stage: str) -> None:
     tried = [run for run in TRIED if run["stage"] == stage]
     maml = min(run["nll"] for run in tried if run["method"] == "maml")
     of_simpa = [run for run in tried if run["method"] == "simpa"]
@@ -152,7 +153,10 @@ def test_a_scaled_generator_makes_simpa_mamls_equal_and_none_saturates(stage: st
         [run for run in of_simpa if run["changed"].get("scaled_generator", False) is on] for on in (True, False)
     )
     assert max(run["nll"] for run in scaled) < maml < min(run["nll"] for run in plain)
-    assert max(run.get("saturated", 0) for run in scaled) < 0.001 < max(run.get("saturated", 0) for run in plain)
+    looked_at = [run["saturated"] for run in scaled if "saturated" in run]
+    assert looked_at or stage == "Omniglot"  # where the scaled one is a trial of the results
+    assert all(share < 0.001 for share in looked_at)
+    assert max(run.get("saturated", 0) for run in plain) > 0.1
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
+from fewsure.data.scale import LengthScale
 from fewsure.errors import FewsureError
 from fewsure.files import write_atomically
 from fewsure.learner.adapted import Adapted
@@ -174,7 +175,8 @@ class _Called:
 
 def _example(adapted: Adapted) -> Tensor:
     scale = adapted.predictor.scale
-    kind = torch.uint8 if len(scale.shape) == 3 else torch.float64 if scale.x_mean else torch.float32
+    in_double = scale.x_mean and not isinstance(scale, LengthScale)  # a user's own columns, unlike features
+    kind = torch.uint8 if len(scale.shape) == 3 else torch.float64 if in_double else torch.float32
     return torch.zeros(EXAMPLES, *scale.shape, dtype=kind)
 
 

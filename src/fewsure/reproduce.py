@@ -204,13 +204,16 @@ class Reproduction:
         """What a row says of a run beside its scores."""
         target, training, data = TARGETS[self.target], run.experiment.training, run.experiment.data
         entry = run.folder.parent.name
+        if entry not in target.entries:
+            known = ", ".join(target.entries)
+            raise FewsureError(f"{run.folder} is of no entry of {self.target} ({known}); move the folder away")
         planned = (target.trials(entry)[0] if target.tunes else target.variants()[entry]).training.updates
         facts = {
             "algorithm": run.experiment.algorithm_name,
             "label": entry,
             "train_seed": training.seed,
             "updates": training.updates,
-            "budget": round(training.updates / planned, 4),
+            "budget": float(f"{training.updates / planned:.6g}"),
             "preset": run.experiment.preset,
             "train_on_validation": getattr(data, "train_on_validation", False),
         }

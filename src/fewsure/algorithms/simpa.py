@@ -79,7 +79,7 @@ class Simpa:
     """Hidden units of the generator's layers."""
     scaled_generator: bool = False
     """Divide the inputs of each of the generator's layers by the root of their number: its step sizes then mean what
-    they mean for the base network itself. Off, as in the paper; on for images and features."""
+    they mean for the base network itself. Off in the paper."""
     critic_hidden: tuple[int, ...] = (512, 256, 128)
     """Hidden units of the φ-network's layers."""
     critic_lr: float = 1e-4

@@ -214,8 +214,10 @@ def _theorem(predictor: CertifiedPredictor, request: Request, quiet: bool) -> di
             )
     except Diverged as error:
         return {"reason": f"no bound: {error}"}
+    mixing = getattr(experiment.data, "mixing", 0.0)
+    mixed = f", their examples mixed by {mixing:g}" if mixing else ""
     return {
-        "environment": f"{experiment.data_name}, new tasks of the training sampler",
+        "environment": f"{experiment.data_name}, new tasks of the training sampler{mixed}",
         "samples": samples,
         "bounds": [bound.record() for bound in bounds],
         **({"critic": critic.record()} if critic else {}),

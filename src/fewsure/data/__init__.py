@@ -8,6 +8,7 @@ from fewsure.data.classification import (
     CifarFs,
     FeatureHeadOptions,
     Features,
+    FeatureSet,
     MiniImageNet,
     MiniImageNetLeo,
     Omniglot,
@@ -101,5 +102,5 @@ DATA: dict[str, DataKind] = {
 
 
 def prepared(data: Data) -> Data:
-    """The data with what is learned of it before training; a user's own files are looked at anew."""
-    return data.prepared() if isinstance(data, (OwnRegression, OwnClassification, Images)) else data
+    """The data with what is learned of it before training; a user's own files, and features, are looked at anew."""
+    return data.prepared() if isinstance(data, (OwnRegression, OwnClassification, Images, FeatureSet)) else data

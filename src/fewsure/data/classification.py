@@ -2,10 +2,10 @@
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 
@@ -19,7 +19,11 @@ from fewsure.data.scale import LengthScale, Scale
 from fewsure.errors import require
 from fewsure.models import classification
 from fewsure.networks import Conv4Options, MlpOptions
+from fewsure.records import LEARNED
 from fewsure.types import Kind, Model
+
+BLOCK = 10_000
+"""Features that are scaled at once, in double precision."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +193,8 @@ class FeatureSet(Classification):
     train_mixing: float = 0.0
     """Add so many times the difference of two random examples to each one in training: classes that the features were
     learned on lie further apart than new ones do."""
+    scale: LengthScale | None = field(default=None, metadata=LEARNED)
+    """What examples are centred and scaled by; learned from the training classes, and kept with a run."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -202,7 +208,15 @@ class FeatureSet(Classification):
     @property
     def fitted_scale(self) -> Scale:
         """What examples are centred and scaled by."""
-        return Scale(self.shape) if self.length is None else _length_scale(self, self.length, data_root())
+        if self.length is None:
+            return Scale(self.shape)
+        return self.scale or _length_scale(self, self.length, data_root())
+
+    def prepared(self) -> Self:
+        """The same data, looked at anew, with its scale."""
+        forget_pools()
+        new = replace(self, scale=None)
+        return new if self.length is None else replace(new, scale=_length_scale(new, self.length, data_root()))
 
     def stored(self, split: Split) -> Pool:
         """The features of a split as they are stored."""
@@ -210,13 +224,16 @@ class FeatureSet(Classification):
 
     def pool(self, split: Split) -> Pool:
         stored = self.stored(split)
-        return stored._replace(examples=self.fitted_scale.inputs(stored.examples))
+        if self.length is None:
+            return stored
+        scale = self.fitted_scale
+        return stored._replace(examples=torch.cat([scale.inputs(rows) for rows in torch.split(stored.examples, BLOCK)]))
 
 
 @lru_cache(maxsize=4)
-def _length_scale(data: FeatureSet, length: float, root: Path) -> Scale:
+def _length_scale(data: FeatureSet, length: float, root: Path) -> LengthScale:
     """Learned once of the training classes in a data root."""
-    mean = data.stored("train").examples.double().mean(0)
+    mean = data.stored("train").examples.mean(0, dtype=torch.float64)
     return LengthScale(tuple(mean.shape), x_mean=tuple(mean.tolist()), x_std=(1.0,) * len(mean), length=length)
 
 

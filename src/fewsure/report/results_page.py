@@ -88,10 +88,8 @@ def _nearest_mean(found: Row | None) -> list[str]:
     if found is None:
         return []
     accuracy = f"{found['accuracy']['mean']:.4f} ± {found['accuracy']['ci95']:.4f}"
-    return [
-        f"The nearest class mean of the same features, scaled to length 1: {accuracy} on {found['tasks']:,} tasks.",
-        "",
-    ]
+    tasks = f"{found['tasks']:,} test tasks of its own"
+    return [f"The nearest class mean of the same features, scaled to length 1: {accuracy} on {tasks}.", ""]
 
 
 def _with_noise(entries: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:

@@ -33,6 +33,7 @@ ADDED = (
     Added("algorithm", "scaled_generator", False, ("simpa",)),
     Added("data", "length", None, FEATURE_SETS),
     Added("data", "train_mixing", 0.0, FEATURE_SETS),
+    Added("data", "scale", None, FEATURE_SETS),
 )
 """In the order in which they came, all within format 1."""
 REMOVED = (
