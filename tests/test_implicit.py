@@ -5,7 +5,10 @@ import dataclasses
 import pytest
 import torch
 
+from fewsure import streams
 from fewsure.algorithms.simpa import Simpa
+from fewsure.models import regression
+from fewsure.networks import Mlp, flatten
 from fewsure.posteriors.implicit import ImplicitPosterior
 from fewsure.training.engine import Engine
 from fewsure.types import Model
@@ -56,6 +59,23 @@ def test_low_rank_equals_dense(name: str, first_order: bool) -> None:
         prediction_noise = {name: value[0] for name, value in own.items()}
         predictions.append(algorithm.predict(posterior, MODEL, task.query.x, prediction_noise))
     torch.testing.assert_close(*predictions, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_generator_may_start_around_the_weights_of_the_base_network(scaled: bool) -> None:
+    network = Mlp((40, 90, 2))
+    model, z = regression(network), torch.rand(50, 3, generator=streams.generator(2, "z"))
+    generated = {}
+    for initial in ("generator", "network"):
+        simpa = small_simpa(initial_weights=initial, scaled_generator=scaled)
+        meta = simpa.init(model, streams.generator(0, "init"))
+        generated[initial] = simpa.posterior(model).means(meta["generator"], z)
+    source = streams.generator(0, "init")
+    small_simpa().posterior(model).generator.init(source)
+    expected = flatten(network.init(source))
+    assert float((generated["network"] - expected).square().mean().sqrt()) < 0.05
+    spread, plain = (generated[initial].std(0).mean() for initial in ("network", "generator"))
+    assert 0.05 < float(spread / plain) < 0.2
 
 
 def test_a_task_holds_no_copy_of_the_last_layer() -> None:

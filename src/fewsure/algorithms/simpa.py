@@ -80,6 +80,9 @@ class Simpa:
     scaled_generator: bool = False
     """Divide the inputs of each of the generator's layers by the root of their number: its step sizes then mean what
     they mean for the base network itself. Off in the paper."""
+    initial_weights: Literal["generator", "network"] = "generator"
+    """What is generated at first: what the generator's own initial weights make of z, or the initial weights of the
+    `network`, each layer's of the size that suits it, with a tenth of that spread around them."""
     critic_hidden: tuple[int, ...] = (512, 256, 128)
     """Hidden units of the φ-network's layers."""
     critic_lr: float = 1e-4
@@ -106,7 +109,11 @@ class Simpa:
             require(all(size > 0 for size in sizes), name, "layer sizes above 0", sizes)
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
-        meta = {"generator": self.posterior(model).generator.init(generator)}
+        family = self.posterior(model)
+        start = family.generator.init(generator)
+        if self.initial_weights == "network":
+            start = family.around(model.network.init(generator), start)
+        meta = {"generator": start}
         return meta | {"critic": self.critic(model).init(generator)} if self.uses_critic else meta
 
     def noise(self, model: Model) -> NoiseSpec:

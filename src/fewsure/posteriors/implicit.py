@@ -25,9 +25,12 @@ from fewsure.devices import LARGE, in_full, rounded_type
 from fewsure.divergences import VARIANCE_FLOOR, moment_kl, moment_log_bias
 from fewsure.kernels.fused import fused_kernels_fit
 from fewsure.kernels.fused_generator import Back, Squash, hand_out, of_start, squash
-from fewsure.networks import ALIGNED, Mlp, layer, product, weight_count
+from fewsure.networks import ALIGNED, Mlp, flatten, layer, product, weight_count
 from fewsure.types import Draw, Network, Params
 
+INITIAL_SPREAD = 0.1
+MOST = 0.99
+"""Size of a weight that the generator is made to begin with: tanh reaches 1 at infinity."""
 Latent = Literal["uniform", "normal"]
 
 Seen = dict[str, Tensor]
@@ -79,6 +82,12 @@ class ImplicitPosterior:
     def draw_weights(self, *samples: int) -> dict[str, Draw]:
         """The noise on the weights of so many samples, named; nothing where there is none."""
         return {"weights": Draw((*samples, weight_count(self.network)))} if self.weight_noise else {}
+
+    def around(self, weights: Params, parameters: Params) -> Params:
+        """The parameters, changed so that G makes the base network's `weights`, with a tenth of its spread."""
+        last, bias = self._last
+        centre = flatten(weights).clamp(-MOST, MOST).atanh()
+        return parameters | {last: INITIAL_SPREAD * parameters[last], bias: centre}
 
     def start(self, mean: Params, shift: Params, scale: float) -> tuple[Params, Float[Tensor, ""]]:
         """(λ before the first step: mean + scale·shift, ‖mean‖²).

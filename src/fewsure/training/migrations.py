@@ -31,6 +31,7 @@ ADDED = (
     Added("algorithm", "weight_noise", 0.0, ("simpa",)),
     Added("algorithm", "inner_clip_norm", None, ("simpa", "maml", "abml", "vampire", "platipus", "bmaml")),
     Added("algorithm", "scaled_generator", False, ("simpa",)),
+    Added("algorithm", "initial_weights", "generator", ("simpa",)),
     Added("data", "length", None, FEATURE_SETS),
     Added("data", "train_mixing", 0.0, FEATURE_SETS),
     Added("data", "scale", None, FEATURE_SETS),
