@@ -92,8 +92,9 @@ STAGES = {
         " training classes: the features were learned on them, so they lie further apart than new ones. `train_mixing`"
         " makes training tasks harder, `length` takes the mean of the training classes off and scales what is left;"
         " `scaled to length` is without the mean taken off. SImPa with a generator of 32 → 64 → 128,"
-        " where it starts around the weights of the base network (`initial_weights`) of 16 → 32 → 32. The features' own"
-        " record has the accuracy of the nearest class mean on validation tasks, which no head reaches with five shots.",
+        " where it starts around the weights of the base network (`initial_weights`) of 16 → 32 → 32. The features'"
+        " own record has the accuracy of the nearest class mean on validation tasks, which no head reaches here with"
+        " five shots.",
     ),
 }
 
