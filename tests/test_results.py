@@ -130,6 +130,18 @@ def test_simpa_on_cifar_fs_is_as_accurate_as_maml_and_better_calibrated_with_one
     assert simpa["ece_ci95"][0] > maml["ece_ci95"][1]
 
 
+def test_simpa_on_features_is_ahead_of_maml_and_not_behind_the_nearest_mean() -> None:
+    rows = json.loads((ROOT / "results" / "features-cifar-fs-1shot.json").read_text())
+    accuracy, ece = (
+        {name: mean(score(row) for row in rows if row["algorithm"] == name) for name in ("simpa", "maml", "protonet")}
+        for score in (lambda row: row["accuracy"]["mean"], lambda row: row["ece"])
+    )
+    nearest = rows[0]["nearest_mean"]["accuracy"]["mean"]
+    assert accuracy["maml"] < nearest <= accuracy["simpa"]
+    assert ece["simpa"] < 0.03 < 0.5 * ece["maml"]
+    assert accuracy["protonet"] < accuracy["simpa"]
+
+
 def test_smaller_steps_and_more_updates_on_cifar_fs_help_maml_and_not_simpa() -> None:
     smaller = {run["method"]: run for run in TRIED if run["stage"] == "CIFAR-FS" and "tasks" in run["changed"]}
     simpa, maml = simpa_and_maml("cifar-fs-1shot")
