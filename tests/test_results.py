@@ -130,16 +130,15 @@ def test_simpa_on_cifar_fs_is_as_accurate_as_maml_and_better_calibrated_with_one
     assert simpa["ece_ci95"][0] > maml["ece_ci95"][1]
 
 
-def test_simpa_on_features_is_ahead_of_maml_and_not_behind_the_nearest_mean() -> None:
+def test_every_seed_of_simpa_on_features_is_ahead_of_the_nearest_mean_and_the_other_methods() -> None:
     rows = json.loads((ROOT / "results" / "features-cifar-fs-1shot.json").read_text())
-    accuracy, ece = (
-        {name: mean(score(row) for row in rows if row["algorithm"] == name) for name in ("simpa", "maml", "protonet")}
-        for score in (lambda row: row["accuracy"]["mean"], lambda row: row["ece"])
-    )
-    nearest = rows[0]["nearest_mean"]["accuracy"]["mean"]
-    assert accuracy["maml"] < nearest <= accuracy["simpa"]
-    assert ece["simpa"] < 0.03 < 0.5 * ece["maml"]
-    assert accuracy["protonet"] < accuracy["simpa"]
+    of = {name: [row for row in rows if row["algorithm"] == name] for name in ("simpa", "maml", "protonet")}
+    nearest = rows[0]["nearest_mean"]["accuracy"]
+    others = [row["accuracy"]["mean"] for row in of["maml"] + of["protonet"]]
+    least = min(row["accuracy"]["mean"] for row in of["simpa"])
+    assert len(of["simpa"]) == len(of["maml"]) == 3
+    assert max(others) < nearest["mean"] + nearest["ci95"] < least
+    assert max(row["ece"] for row in of["simpa"]) < 0.03 < 0.5 * min(row["ece"] for row in of["maml"])
 
 
 def test_smaller_steps_and_more_updates_on_cifar_fs_help_maml_and_not_simpa() -> None:
