@@ -20,6 +20,7 @@ SCORES = {
     "ece": ("ECE", ".4f"),
     "mce": ("MCE", ".4f"),
     "nll": ("NLL", ".3f"),
+    "loss": ("training loss", ".3f"),
     "one": ("accuracy of one network", ".3f"),
     "size": ("size of weights", ".2f"),
     "spread": ("spread", ".2f"),
@@ -64,13 +65,14 @@ STAGES = {
         " CPU, 100 validation tasks; SImPa with a generator of 64 → 128 → 256. Unscaled, SImPa was behind MAML and"
         " several samples of w per step (`train_samples`) seemed to be what it lacked. It was the generator's scale:"
         " see the next table. `start` is where the generator begins: `network` has the base network's own first weights"
-        " in its last bias, `near` a smaller spread too. Neither helped, and neither is an option.",
+        " in its last bias, `near` a smaller spread too. Neither helped here, with an unscaled generator; on features"
+        " something like `near` does (`initial_weights`, last table).",
     ),
     "Omniglot": (
         "Omniglot: the scale of the generator",
         "5-way 1-shot, the full conv4 and generator, 4,000 updates of 20 tasks, one seed, one H200, 600 validation"
         " tasks. Without `scaled_generator` a step of Adam moves each weight that the generator makes by the sum of its"
-        " last hidden units, which grow to some 240. The weights become large, tanh saturates, and what an `inner_lr`"
+        " last hidden units, which grow. The weights become large, tanh saturates, and what an `inner_lr`"
         " does changes as training goes on. The spread of the generated weights is small beside their mean (`spread`:"
         " its ratio to it), so that 32 networks predict as one does. The row with the scaled generator is the best"
         " trial of the results, on 500 tasks.",
@@ -81,7 +83,7 @@ STAGES = {
         " 10,000 updates where the longest here has 15,000. Where `tasks` is not named: 500 or 1,000 validation tasks."
         " The two rows on test classes were meant as results and are shown for honesty; no option is chosen by them."
         " MAML is better than there, by its steps or its updates, and SImPa worse in spite of them. Their training"
-        " losses are alike (0.88), so SImPa fits the training classes more closely than unseen ones. Its steps move the"
+        " losses are alike, so SImPa fits the training classes more closely than unseen ones. Its steps move the"
         " generator's hidden layers too, so that it learns the directions in which a task's weights move; with few"
         " classes to learn from, that may be what does not carry over. Each needs step sizes of its own.",
     ),

@@ -5,7 +5,8 @@ r"""Try options: train a preset with some of them changed, score it on validatio
         --common '{"network": {"filters": 16}, "training": {"tasks": 5, "updates": 3000}}'
 
 `benchmarks/exploration_page.py` makes a page of the rows. Options that are `--common` to a stage are left out of a row:
-the page's text names them. The rows of before this script came from throw-away programs that did the same.
+the page's text names them. Many rows came from throw-away programs that did the same, some before there was this
+script; they alone have the accuracy of one network.
 """
 
 import argparse
@@ -46,7 +47,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = start_run(Path(folder) / "run", experiment, resume=False)
         train_run(run, device)
-        meta = run.load(device).meta
+        meta, loss = run.load(device).meta, run.metrics()[-1]["loss"]
         scores, _ = evaluate(experiment, meta, tasks=asked.tasks, seed=0, stream="validation")
     row: dict[str, Any] = {
         "stage": asked.stage,
@@ -60,7 +61,7 @@ def main() -> None:
     for score in ("mse", "accuracy", "ece", "mce", "nll"):
         if score in scores:
             row[score] = scores[score]["mean"] if isinstance(scores[score], dict) else scores[score]
-    row |= generated(experiment, meta)
+    row |= {"loss": loss} | generated(experiment, meta)
     found = json.loads(asked.results.read_text(encoding="utf-8"))
     found["runs"].append(row)
     write_atomically(asked.results, json.dumps(found, indent=1) + "\n")

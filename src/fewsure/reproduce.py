@@ -278,19 +278,15 @@ def _methods_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     )
 
 
-def _shots(data: str) -> tuple[Target, Target]:
-    """1-shot and 5-shot on images."""
-    one, five = (Target(data, "images.toml", preset) for preset in ("recommended", "recommended-5-shot"))
+def _shots(data: str, listed: str = "images.toml", **more: Any) -> tuple[Target, Target]:
+    """1-shot and 5-shot."""
+    one, five = (Target(data, listed, preset, **more) for preset in ("recommended", "recommended-5-shot"))
     return one, five
 
 
 def _feature_shots(data: str, folder: str | None = None) -> tuple[Target, Target]:
-    """1-shot and 5-shot on features, whose trainings are short enough to be tried in full."""
-    one, five = (
-        Target(data, "features.toml", preset, folder, trial_share=1.0)
-        for preset in ("recommended", "recommended-5-shot")
-    )
-    return one, five
+    """Trainings on features are short enough to be tried in full."""
+    return _shots(data, "features.toml", folder=folder, trial_share=1.0)
 
 
 TARGETS: dict[str, Target] = {
