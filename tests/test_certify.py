@@ -12,6 +12,7 @@ import torch
 
 from fewsure import streams
 from fewsure.algorithms.maml import Maml
+from fewsure.algorithms.mixture import joined
 from fewsure.bounds import theorem_2
 from fewsure.certificates import held_out, split_classes
 from fewsure.certification import calibration_of, draws_of, with_coverage
@@ -288,6 +289,29 @@ def test_the_loss_of_theorem_2_is_an_upper_bound_on_many_more_draws() -> None:
     few, many = (theorem_of(experiment, meta, delta=0.1, samples=samples, seed=0)[0][0] for samples in (20, 150))
     assert few.readings["loss"].value >= many.readings["loss"].value > 0.3
     assert few.readings["KL[q(w) ‖ p(w)]"].value >= many.readings["KL[q(w) ‖ p(w)]"].value
+
+
+def test_theorem_2_of_a_mixture_is_that_of_its_components_when_they_are_the_same() -> None:
+    """Their losses and KLs are averaged over other draws; the KLs of θ add up."""
+    one, two = (sine_line(weight_noise=0.3, kl="moment", components=count) for count in (1, 2))
+    meta = one.algorithm.init(one.model, streams.generator(0, "init"))
+    single, mixture = (
+        theorem_of(experiment, parts, delta=0.1, samples=60, seed=0)[0][0].readings
+        for experiment, parts in ((one, meta), (two, joined([meta, meta])))
+    )
+    names = ("loss", "KL[q(w) ‖ p(w)]", "KL[q(θ) ‖ p(θ)]")
+    assert set(names) == set(mixture)
+    assert mixture[names[2]].value == pytest.approx(2 * single[names[2]].value)
+    assert mixture[names[1]].value == pytest.approx(single[names[1]].value, rel=0.05)
+    assert mixture[names[0]].value == pytest.approx(single[names[0]].value, abs=0.1)
+
+
+@pytest.mark.parametrize("kl", ["critic", "moment+critic"])
+def test_a_mixture_is_certified_like_any_posterior(kl: str, tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", sine_line(kl=kl, components=2))
+    theorem = certify_run(run, CPU, Request(tasks=4, bound_samples=20))["theorem_2"]
+    assert theorem["critic"]["worth"] == "lower estimate"
+    assert len(theorem["bounds"]) == 3
 
 
 @pytest.mark.parametrize("kl", ["critic", "moment+critic"])

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fewsure import streams
+from fewsure.data.augmentation import Mixing, Moving
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool, merge
 from fewsure.errors import FewsureError
@@ -86,8 +87,8 @@ def test_pixels_become_numbers_between_0_and_1() -> None:
 def test_mixing_adds_differences_of_two_random_examples() -> None:
     pool = numbered([500, 500])
     plain, mixed = (
-        Episodes(pool, way=2, shot=1, query=200, mixing=mixing).sample(100, streams.generator(0, "test"))[0].query
-        for mixing in (0.0, 0.5)
+        Episodes(pool, way=2, shot=1, query=200, augmentation=change).sample(100, streams.generator(0, "test"))[0].query
+        for change in (None, Mixing(0.5))
     )
     added = mixed.x - plain.x
     assert torch.equal(mixed.y, plain.y)
@@ -95,6 +96,24 @@ def test_mixing_adds_differences_of_two_random_examples() -> None:
     expected = pool.examples.double().var(correction=0) * 2 * 0.5**2  # of the difference of two independent draws
     assert abs(float(added.double().var()) / float(expected) - 1) < 0.05
     assert abs(float(added.double().mean())) < 0.05 * float(expected) ** 0.5
+
+
+def test_moved_images_are_those_of_the_pool_shifted_and_mirrored() -> None:
+    images = torch.arange(40 * 64).reshape(40, 1, 8, 8)
+    pool = numbered([20, 20])._replace(examples=images)
+    plain, moved = (
+        Episodes(pool, way=2, shot=1, query=19, augmentation=change).sample(50, streams.generator(0, "test"))[0].support
+        for change in (None, Moving(shift=1, flip=True))
+    )
+    assert torch.equal(moved.y, plain.y)
+    before, after = plain.x.flatten(0, 1), moved.x.flatten(0, 1)
+    inside = after[:, :, 1:-1, 1:-1]  # where no edge is reflected, the neighbours of a pixel are still its neighbours
+    steps = inside[..., 1] - inside[..., 0]
+    assert set(steps.flatten().tolist()) == {1.0, -1.0}
+    assert torch.equal((steps == steps[..., :1]).all(-1).flatten(), torch.ones(100, dtype=torch.bool))
+    assert 0.3 < float((steps[..., 0] == 1).float().mean()) < 0.7
+    middle = after[:, 0, 3:5, 3:5].mean((1, 2)) - before[:, 0, 3:5, 3:5].mean((1, 2))
+    assert set(middle.tolist()) == {8.0 * down + across for down in (-1, 0, 1) for across in (-1, 0, 1)}
 
 
 def test_tasks_depend_on_the_random_stream_alone() -> None:

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from fewsure.cli import main
+from fewsure.data.augmentation import crops, jittered, unit
 from fewsure.data.checksums import pool_checksum
 from fewsure.data.embeddings import load_features
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.errors import Diverged, FewsureError
 from fewsure.features import workflow
-from fewsure.features.augmentation import crops, jittered, unit
 from fewsure.features.classifier import Recipe, Training, build_network, channel_statistics, hold_out
 from fewsure.features.extract import extract, nearest_mean_accuracy
 from fewsure.features.residual import NETWORKS, ResNet12, WideResNet, initialise

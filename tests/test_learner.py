@@ -471,8 +471,10 @@ def test_what_predicts_is_what_was_certified(regressors: dict[str, Learner]) -> 
             assert torch.equal(inside[clear], (scores <= calibration.threshold(0.5))[clear]), name
 
 
-def test_an_adapted_simpa_task_is_small_in_memory_and_in_its_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("components", [1, 2])
+def test_an_adapted_simpa_task_is_small_in_memory_and_in_its_file(components: int, tmp_path: Path) -> None:
     options = {"latent": 8, "generator_hidden": (64, 128), "kl_samples": 4, "inner_steps": 2, "hidden": (40, 40)}
+    options["components"] = components
     learner = Learner("simpa", data=line_tasks(), tasks=2, device="cpu", **options).train(updates=1, quiet=True)
     x, y = line_tasks()[0]
     one, two = (learner.adapt(x[:5], y[:5] + shift) for shift in (0, 1))

@@ -19,7 +19,7 @@ from fewsure.data.own_rows import SHARES, split_by_name
 from fewsure.data.own_tasks import classification_tasks, labelled_examples, own_tasks, regression_tasks
 from fewsure.data.pools import SPLITS
 from fewsure.experiment import load_preset
-from fewsure.noise import most_likely_noise
+from fewsure.learned import most_likely_noise
 from fewsure.records import from_record, to_record
 from fewsure.scoring.observed import ObservedScorer
 from fewsure.types import Batch, Task

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fewsure.algorithms.mixture import split
 from fewsure.algorithms.simpa import Simpa
 from fewsure.divergences import gaussian_kl
 from fewsure.errors import FewsureError
@@ -199,3 +200,47 @@ def test_the_semi_implicit_kl_is_the_closed_form_at_the_adapted_generator() -> N
 def test_a_limit_of_zero_is_refused() -> None:
     with pytest.raises(FewsureError, match="expected `inner_clip_norm`"):
         small_simpa(inner_clip_norm=0.0)
+
+
+# Mixtures
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("kl", ["none", "moment+critic"])
+def test_the_loss_of_a_mixture_is_the_mean_of_its_components_and_each_has_its_own_gradient(kl: str) -> None:
+    mixture, single = (small_simpa(kl=kl, components=count) for count in (3, 1))
+    meta, tasks, shared, noise, stage = meta_batch(mixture)
+    gradient, info = Engine(mixture, MODEL).gradient(meta, tasks, shared, noise, stage)
+    total = 0.0
+    for number, component in enumerate(split(meta, 3)):
+        own = shared | {"theta": shared["theta"].chunk(3)[number]}
+        alone, terms = Engine(single, MODEL).gradient(component, tasks, own, noise, stage)
+        thirds = {part: {name: value / 3 for name, value in params.items()} for part, params in alone.items()}
+        assert_close(split(gradient, 3)[number], thirds, 1e-12)
+        total += float(terms["loss"]) / 3
+    assert float(info["loss"]) == pytest.approx(total, rel=1e-12)
+    assert set(meta) == {f"{part}{suffix}" for part in split(meta, 1)[0] for suffix in ("", ".2", ".3")}
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_mixture_adapts_each_component_by_itself_and_shares_out_the_samples() -> None:
+    mixture, single = (small_simpa(kl="none", components=count) for count in (2, 1))
+    meta, tasks, shared, noise, _ = meta_batch(mixture)
+    support, own = take(tasks, 0).support, take(noise, 0)
+    x, z = torch.linspace(-1, 1, 5).unsqueeze(-1), torch.rand(5, 3)
+    adapted = mixture.adapt(meta, MODEL, support, shared | own)
+    expected = []
+    for number, (component, share) in enumerate(zip(split(meta, 2), (z[:3], z[3:]), strict=True)):
+        theta = {"theta": shared["theta"].chunk(2)[number]}
+        alone = single.adapt(component, MODEL, support, own | theta)
+        assert_close(split(adapted, 2)[number], alone, 0)
+        expected.append(single.predict(alone, MODEL, x, {"z": share}))
+    torch.testing.assert_close(mixture.predict(adapted, MODEL, x, {"z": z}), torch.cat(expected), rtol=0, atol=0)
+    first, second = split(mixture.init(MODEL, torch.Generator().manual_seed(0)), 2)
+    assert not torch.equal(first["generator"]["0.weight"], second["generator"]["0.weight"])
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_mixture_trains_alike_vectorised_and_looped() -> None:
+    algorithm = small_simpa(kl="moment", first_order=False, components=2)
+    assert_vectorised_equals_loop(algorithm, MODEL, meta_batch(algorithm))

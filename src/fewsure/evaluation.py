@@ -240,7 +240,7 @@ def _every_task(
         samples = []
 
         def predict(x: Tensor) -> Tensor:
-            outputs = algorithm.predict(posterior, model, x, block.prediction_noise)
+            outputs = experiment.predict(posterior, model, x, block.prediction_noise)
             samples.append(outputs.shape[0])
             return outputs
 

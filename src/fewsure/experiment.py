@@ -8,6 +8,8 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
+from torch import Tensor
+
 from fewsure.algorithms import ALGORITHMS
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
@@ -16,7 +18,7 @@ from fewsure.devices import Precision
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.records import from_record, to_record
 from fewsure.training.schedule import Schedule
-from fewsure.types import Algorithm, Model
+from fewsure.types import Algorithm, Model, Noise, Parts
 
 DEFAULT_PRESET = "recommended"
 RANDOM_START = "random"
@@ -104,6 +106,15 @@ class Experiment:
         """The model of training tasks, which may have another number of classes."""
         return self.data.model(self.network, training=True)
 
+    def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
+        """Outputs (S, N, C) of S functions from a task's posterior, as predictions use them."""
+        return self.tempered(self.algorithm.predict(posterior, model, x, noise))
+
+    def tempered(self, outputs: Tensor) -> Tensor:
+        """Outputs divided by the temperature, if there is one and it is known."""
+        temperature = getattr(self.data, "softmax_temperature", None) or 1.0
+        return outputs if temperature == 1 else outputs / temperature
+
     def record(self) -> dict[str, Any]:
         """The experiment as JSON values, which `from_values` reads back."""
         return {
@@ -143,7 +154,8 @@ def load_preset(name: str, algorithm: str, data: str) -> Experiment:
     """The named preset of an algorithm on a data set; what its file does not set keeps its default.
 
     A file holds tables that all methods share (`[data]`, `[network]`, `[training]`) and one table per method, whose
-    own `[METHOD.algorithm]`, `[METHOD.training]` … come on top. A file that `extends` another lies on top of it.
+    own `[METHOD.algorithm]`, `[METHOD.training]` … come on top. A file that `extends` another preset of the data set,
+    or FOLDER/NAME, lies on top of it.
     """
     require_known("algorithm", algorithm, list(ALGORITHMS))
     require_known("data", data, list(DATA))
@@ -181,10 +193,15 @@ def _require_classes(algorithm: str, data: str) -> None:
 
 def _preset_layers(name: str, data: str) -> list[dict[str, Any]]:
     """The tables of a preset's file, behind those of the file it extends."""
-    table = tomllib.loads(_preset_files(data)[name].read_text(encoding="utf-8"))
+    file = _presets() / f"{name}.toml" if "/" in name else _preset_files(data)[name]
+    table = tomllib.loads(file.read_text(encoding="utf-8"))
     return [*(_preset_layers(table["extends"], data) if "extends" in table else []), table]
 
 
 def _preset_files(data: str) -> dict[str, Traversable]:
-    folders = (resources.files("fewsure") / "presets" / folder for folder in DATA[data].presets)
+    folders = (_presets() / folder for folder in DATA[data].presets)
     return {file.name.removesuffix(".toml"): file for folder in folders for file in folder.iterdir()}
+
+
+def _presets() -> Traversable:
+    return resources.files("fewsure") / "presets"

@@ -105,6 +105,7 @@ class AdaptedModule(torch.nn.Module):
     def __init__(self, adapted: Adapted) -> None:
         super().__init__()
         self._task = adapted
+        self._scale = adapted.predictor.scale  # what it is may be read from files, which cannot be traced
         self._networks = sampled_networks(adapted)
 
     @property
@@ -114,9 +115,9 @@ class AdaptedModule(torch.nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         predictor, labels = self._task.predictor, self._task.labels
-        found = self._outputs(predictor.scale.inputs(x))
+        found = self._outputs(self._scale.inputs(x))
         if labels is None:
-            values = ValuePrediction(predictor.scale.values(found.squeeze(-1)), predictor.noise_std)
+            values = ValuePrediction(self._scale.values(found.squeeze(-1)), predictor.noise_std)
             return values.mean, values.std, values.samples
         classes = ClassPrediction(found.softmax(-1), labels)
         return classes.probabilities, classes.samples
@@ -125,7 +126,7 @@ class AdaptedModule(torch.nn.Module):
         task = self._task
         if self._networks is None:
             return task.predictor.outputs(task.posterior, task.model, x, task.noise)
-        return outputs(task.model.network, self._networks, x)
+        return task.predictor.experiment.tempered(outputs(task.model.network, self._networks, x))
 
 
 def sampled_networks(adapted: Adapted) -> Params | None:

@@ -19,7 +19,7 @@ from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import evaluate, evaluate_in_shards, identity
 from fewsure.experiment import GROUPS, Experiment
-from fewsure.noise import with_learned_noise, with_noise_level
+from fewsure.learned import learned_by, with_learned
 from fewsure.progress import ProgressLine
 from fewsure.training.distributed import any_of, first_then_others, is_first
 from fewsure.training.loop import Progress, Validation, train
@@ -132,7 +132,7 @@ def train_run(
             log=_event_writer(run, device) if tensorboard and is_first() else lambda line: None,
             stop=stop,
         )
-    with_noise_level(run, device)
+    with_learned(run, device)
     if any_of(stop()) and run.load(device).update < run.experiment.training.updates:
         raise Stopped(run.folder, stop.received or signal.SIGTERM)
     lines = run.metrics()
@@ -155,7 +155,7 @@ def _validation(experiment: Experiment, every: int, device: torch.device) -> Val
 
     def score(meta: Parts) -> float:
         try:
-            ready = with_learned_noise(experiment, meta, device)
+            ready = learned_by(experiment, meta, device)
             summary, _ = evaluate(ready, meta, tasks=VALIDATION_TASKS, seed=0, stream="validation")
         except Diverged:
             return float("inf")
@@ -180,10 +180,7 @@ def evaluate_run(
     """
     found = run.load(device, checkpoint)
     meta = found.meta
-    if checkpoint == LAST:
-        experiment = with_noise_level(run, device)
-    else:
-        experiment = with_learned_noise(run.experiment, meta, device)
+    experiment = with_learned(run, device) if checkpoint == LAST else learned_by(run.experiment, meta, device)
     records = identity(experiment, meta, seed=seed, stream=stream)
     with ProgressLine(f"evaluating {run.experiment.algorithm_name}", quiet=quiet or not is_first()) as line:
         summary = evaluate_in_shards(

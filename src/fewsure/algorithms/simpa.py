@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fewsure.adaptation import detach, gradient_of, require_clip_norm, take_step, without_rounded
+from fewsure.algorithms.mixture import joined, shared_out, split
 from fewsure.bounds import theorem_1, theorem_2
 from fewsure.divergences import critic_estimate, isotropic_kl, moment_kl, semi_implicit_kl, standardise
 from fewsure.errors import require
@@ -83,6 +84,9 @@ class Simpa:
     initial_weights: Literal["generator", "network"] = "generator"
     """What is generated at first: what the generator's own initial weights make of z, or the initial weights of the
     `network`, each layer's of the size that suits it, with a tenth of that spread around them."""
+    components: int = 1
+    """K, generators that start, learn and adapt each by itself: q is their mixture. 1 in the paper; each costs as much
+    as the first."""
     critic_hidden: tuple[int, ...] = (512, 256, 128)
     """Hidden units of the φ-network's layers."""
     critic_lr: float = 1e-4
@@ -94,7 +98,7 @@ class Simpa:
         for name in ("inner_lr", "critic_lr", "sigma_theta", "sigma_w", "sigma_0"):
             value = getattr(self, name)
             require(0 < value < float("inf"), name, "a number above 0", value)
-        for name in ("inner_steps", "critic_steps", "train_samples", "latent"):
+        for name in ("inner_steps", "critic_steps", "train_samples", "latent", "components"):
             require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         require(self.kl_samples >= 4, "kl_samples", "at least 4", self.kl_samples)
         require(self.warm_up_tasks >= 0, "warm_up_tasks", "at least 0", self.warm_up_tasks)
@@ -109,6 +113,9 @@ class Simpa:
             require(all(size > 0 for size in sizes), name, "layer sizes above 0", sizes)
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
+        return joined([self._init_component(model, generator) for _ in range(self.components)])
+
+    def _init_component(self, model: Model, generator: torch.Generator) -> Parts:
         family = self.posterior(model)
         start = family.generator.init(generator)
         if self.initial_weights == "network":
@@ -119,7 +126,7 @@ class Simpa:
     def noise(self, model: Model) -> NoiseSpec:
         posterior, levels = self.posterior(model), self.inner_steps + 1  # the last one is the upper level's
         samples = self._samples
-        shared = {"theta": Draw((weight_count(posterior.generator),))}
+        shared = {"theta": Draw((self.components * weight_count(posterior.generator),))}
         if self.uses_critic:
             shared["prior"] = Draw((levels, self.kl_samples, weight_count(model.network)))
         noisy = self.train_samples if self.kl == "semi-implicit" else samples  # its KL looks at the means
@@ -127,11 +134,22 @@ class Simpa:
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
         always = torch.ones((), device=support.x.device)
-        theta, _ = self._draw_theta(meta, model, noise)
-        adapted = self._optimise_lower_level(theta, meta, model, support, noise, regularise=always)
-        return {part: without_rounded(params) for part, params in adapted.items()}
+        adapted = []
+        for component, own in self._components(meta, noise, "theta"):
+            theta, _ = self._draw_theta(component, model, own)
+            adapted.append(self._optimise_lower_level(theta, component, model, support, own, regularise=always))
+        return {part: without_rounded(params) for part, params in joined(adapted).items()}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
+        found = [
+            self._component_loss(component, model, task, own, stage)
+            for component, own in self._components(meta, noise, "theta")
+        ]
+        info = {name: torch.stack([terms[name] for _, terms in found]).mean() for name in found[0][1]}
+        return torch.stack([objective for objective, _ in found]).mean(), info
+
+    def _component_loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
+        """Algorithm 1's upper level, of one component."""
         regularise = (stage.update * stage.tasks >= self.warm_up_tasks).to(task.query.x.dtype)
         theta, squared_norm = self._draw_theta(meta, model, noise)
         adapted = self._optimise_lower_level(theta, meta, model, task.support, noise, regularise)
@@ -171,9 +189,10 @@ class Simpa:
         return {"z": posterior.draw(samples), **posterior.draw_weights(samples)}
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
-        family = self.posterior(model)
-        samples = family.perturb(family.means(posterior["generator"], noise["z"]), noise.get("weights"))
-        return outputs(model.network, unflatten(model.network, samples), x)
+        family, samples = self.posterior(model), []
+        for component, own in self._components(posterior, noise, "z", "weights"):
+            samples.append(family.perturb(family.means(component["generator"], own["z"]), own.get("weights")))
+        return outputs(model.network, unflatten(model.network, torch.cat(samples)), x)
 
     @property
     def uses_critic(self) -> bool:
@@ -209,9 +228,18 @@ class Simpa:
         every = self.uses_critic or (noisy and self.kl != "none")
         return Sight(self.train_samples, self.sigma_w if moments else None, padded=every)
 
-    def start(self, meta: Parts, model: Model, noise: Noise) -> Params:
-        """λ before the first step, θ."""
-        return self._draw_theta(meta, model, noise)[0]
+    def start(self, meta: Parts, model: Model, noise: Noise) -> Parts:
+        """λ before the first step, θ, of all components."""
+        every = self._components(meta, noise, "theta")
+        return joined([{"generator": self._draw_theta(component, model, own)[0]} for component, own in every])
+
+    def generators(self, posterior: Parts) -> Parts:
+        """What predictions need of a posterior: its critics have no part in them."""
+        return joined([{"generator": component["generator"]} for component in split(posterior, self.components)])
+
+    def _components(self, parts: Parts, noise: Noise, *names: str) -> list[tuple[Parts, Noise]]:
+        """The parts of each component, and its noise: of these names it has a share of the rows."""
+        return list(zip(split(parts, self.components), shared_out(noise, names, self.components), strict=True))
 
     def _draw_theta(self, meta: Parts, model: Model, noise: Noise) -> tuple[Params, Tensor]:
         """(θ ~ N(μ_θ, σ₀ I), ‖μ_θ‖²). The noise is shared by all tasks, and so is θ."""

@@ -37,8 +37,8 @@ from fewsure.devices import device_name
 from fewsure.errors import Diverged, FewsureError, require
 from fewsure.evaluation import SAMPLES
 from fewsure.files import write_atomically
+from fewsure.learned import with_learned
 from fewsure.metrics.summary import mean_over_tasks
-from fewsure.noise import with_noise_level
 from fewsure.progress import ProgressLine
 from fewsure.records import finite
 from fewsure.training.distributed import is_first
@@ -85,7 +85,7 @@ def certify_run(run: Run, device: torch.device, request: Request, *, quiet: bool
     start = time.perf_counter()
     quiet = quiet or not is_first()
     digest = checkpoint_digest(run)  # before it is read: if training replaces it meanwhile, the calibration is refused
-    experiment, checkpoint = with_noise_level(run, device), run.load(device)
+    experiment, checkpoint = with_learned(run, device), run.load(device)
     require_fresh(run, experiment)
     unit = unit_of(experiment.data, request.unit)
     environment = environment_of(experiment, unit, request.seed, device)
@@ -214,10 +214,10 @@ def _theorem(predictor: CertifiedPredictor, request: Request, quiet: bool) -> di
             )
     except Diverged as error:
         return {"reason": f"no bound: {error}"}
-    mixing = getattr(experiment.data, "mixing", 0.0)
-    mixed = f", their examples mixed by {mixing:g}" if mixing else ""
+    augmentation = getattr(experiment.data, "augmentation", None)
+    augmented = f", their examples {augmentation}" if augmentation else ""
     return {
-        "environment": f"{experiment.data_name}, new tasks of the training sampler{mixed}",
+        "environment": f"{experiment.data_name}, new tasks of the training sampler{augmented}",
         "samples": samples,
         "bounds": [bound.record() for bound in bounds],
         **({"critic": critic.record()} if critic else {}),

@@ -137,8 +137,7 @@ def _of_classes(
         part = restrict(pool, names)
         on_device = part._replace(examples=part.examples.to(device), starts=part.starts.to(device))
         where = f"{name} test pool, {which} half"
-        sizes = {"way": data.way, "shot": data.shot, "query": data.query}
-        episodes = Episodes(on_device, **sizes, within_group=grouped, name=where)
+        episodes = Episodes(on_device, way=data.way, shot=data.shot, query=data.query, within_group=grouped, name=where)
         members = _members(part, data.way, seed, grouped).to(device) if unit == "new-tasks" else None
         made = f"{len(part.classes)} of {len(pool.classes)} classes"
         if grouped:

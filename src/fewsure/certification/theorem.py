@@ -1,9 +1,9 @@
 """Theorem 2 of a SImPa run, on fresh tasks of its training sampler, every term with what it is worth.
 
 The T tasks (a mini-batch's) are drawn once. Then θ, the noise of adaptation, z and the noise on the weights are drawn
-afresh S times, for one w of each task. Each draw s gives
+afresh S times, for one w of each task, or of each component of its posterior. Each draw s gives
 
-    a_s = mean over tasks and query points of ℓ(w) clipped at 1,       G_s = G(z) of each task, (T, n),
+    a_s = mean over tasks and query points of ℓ(w) clipped at 1,       G_s = G(z) of each w, (T·K, n),
 
 whose expectations over q are bounded with δ/20 each; what is left of δ is the theorem's. Without weight noise there is
 no upper bound on KL[q(w) ‖ p(w)], which is infinite: the bound is then printed with a lower estimate, and called so.
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fewsure import streams
+from fewsure.algorithms.mixture import split
 from fewsure.algorithms.simpa import Simpa
 from fewsure.bounds import Bound, Form, bound_new_task
 from fewsure.concentration import Reading, mean_reading
@@ -76,8 +77,9 @@ def theorem_of(
     if noise > 0:
         kl = semi_implicit_reading(stacked, noise, algorithm.sigma_w, SHARE * delta)
     else:
-        kl = _mean_reading([moment_reading(stacked[:, task], algorithm.sigma_w) for task in range(count)])
-    kl_theta = gaussian_reading(flatten(meta["generator"]), algorithm.sigma_0, 0.0, algorithm.sigma_theta**2)
+        kl = _mean_reading([moment_reading(stacked[:, row], algorithm.sigma_w) for row in range(stacked.shape[1])])
+    generators = torch.cat([flatten(component["generator"]) for component in split(meta, algorithm.components)])
+    kl_theta = gaussian_reading(generators, algorithm.sigma_0, 0.0, algorithm.sigma_theta**2)
     caveats = [*([DEPENDENT] if model.network.transductive else []), *([INFINITE] if noise == 0 else [])]
     bounds = [
         bound_new_task(
@@ -102,26 +104,27 @@ def _draw(
     model = experiment.training_model
     family, count = algorithm.posterior(model), experiment.training.tasks
     shared, noise = draw_noise(algorithm.noise(model), count, generator)
-    own = draw_per_task(algorithm.prediction_noise(model, 1), count, generator)
+    own = draw_per_task(algorithm.prediction_noise(model, algorithm.components), count, generator)
     per_example = model.bounded_loss if algorithm.clip == "bounded" else model.loss
 
     def one_task(parts: tuple[Task, Noise, Noise], meta: Parts) -> tuple[Tensor, Tensor]:
         task, noise, own = parts
         adapted = algorithm.adapt(meta, model, task.support, shared | noise)
-        means = family.means(adapted["generator"], own["z"])
+        every = zip(split(adapted, algorithm.components), own["z"], strict=True)
+        means = torch.cat([family.means(component["generator"], z[None]) for component, z in every])
         weights = unflatten(model.network, family.perturb(means, own.get("weights")))
-        (output,) = outputs(model.network, weights, task.query.x)
-        return per_example(output, task.query.y).clamp(max=1).nan_to_num(1.0).mean(), means.squeeze(0)
+        losses = [per_example(output, task.query.y) for output in outputs(model.network, weights, task.query.x)]
+        return torch.stack(losses).clamp(max=1).nan_to_num(1.0).mean(), means
 
     every_task = for_each(one_task, loop=better_looped(model.network, generator.device))
     loss, means = every_task((tasks, noise, own), meta)
-    return loss.double().mean().cpu(), means.cpu()
+    return loss.double().mean().cpu(), means.flatten(0, 1).cpu()
 
 
 def _critic(
     experiment: Experiment, algorithm: Simpa, meta: Parts, tasks: Task, samples: int, generator: torch.Generator
 ) -> Reading | None:
-    """The adapted critic on fresh samples of q and p, for one draw of θ; a mean over tasks."""
+    """The adapted critic on fresh samples of q and p, for one draw of θ; a mean over tasks and components."""
     if not algorithm.uses_critic:
         return None
     model = experiment.training_model
@@ -133,16 +136,18 @@ def _critic(
     def one_task(parts: tuple[Task, Noise, Noise], meta: Parts) -> tuple[Tensor, Tensor]:
         task, noise, own = parts
         adapted = algorithm.adapt(meta, model, task.support, shared | noise)
-        posterior = family.perturb(family.means(adapted["generator"], own["z"]), own.get("weights"))
-        prior = own["prior"]
-        if algorithm.kl == "critic":
-            prior = algorithm.sigma_w * prior
-        else:
-            posterior = standardise(posterior)
-        return critic(adapted["critic"], posterior).squeeze(-1), critic(adapted["critic"], prior).squeeze(-1)
+        prior = algorithm.sigma_w * own["prior"] if algorithm.kl == "critic" else own["prior"]
+        values = []
+        for component in split(adapted, algorithm.components):
+            posterior = family.perturb(family.means(component["generator"], own["z"]), own.get("weights"))
+            posterior = posterior if algorithm.kl == "critic" else standardise(posterior)
+            values.append([critic(component["critic"], samples).squeeze(-1) for samples in (posterior, prior)])
+        of_posterior, of_prior = (torch.stack(each) for each in zip(*values, strict=True))
+        return of_posterior, of_prior
 
-    values: Any = for_each(one_task, loop=True)((tasks, noise, own), meta)  # one task's samples in memory at a time
-    return _mean_reading([critic_reading(*pair) for pair in zip(*values, strict=True)])
+    found: Any = for_each(one_task, loop=True)((tasks, noise, own), meta)  # one task's samples in memory at a time
+    pairs = zip(*(value.flatten(0, 1) for value in found), strict=True)
+    return _mean_reading([critic_reading(*pair) for pair in pairs])
 
 
 def _mean_reading(readings: list[Reading]) -> Reading:

@@ -78,16 +78,17 @@ class DataKind(NamedTuple):
     """The folders that its presets are in."""
 
 
+PHOTOGRAPHS = ("classification", "photographs")
 FEATURES = ("classification", "features")
 OWN_CLASSES = ("classification", "own-classes")
 OWN_REGRESSION = ("own-regression",)
 DATA: dict[str, DataKind] = {
     "sine-line": DataKind(SineLine, MlpOptions, ("sine-line",)),
     "omniglot": DataKind(Omniglot, Conv4Options, ("classification", "omniglot")),
-    "cifar-fs": DataKind(CifarFs, Conv4Options),
-    "mini-imagenet": DataKind(MiniImageNet, Conv4Options),
-    "tiered-imagenet": DataKind(TieredImageNet, Conv4Options),
-    "tiny-tiered": DataKind(TinyTiered, Conv4Options),
+    "cifar-fs": DataKind(CifarFs, Conv4Options, PHOTOGRAPHS),
+    "mini-imagenet": DataKind(MiniImageNet, Conv4Options, PHOTOGRAPHS),
+    "tiered-imagenet": DataKind(TieredImageNet, Conv4Options, PHOTOGRAPHS),
+    "tiny-tiered": DataKind(TinyTiered, Conv4Options, PHOTOGRAPHS),
     "mini-imagenet-leo": DataKind(MiniImageNetLeo, FeatureHeadOptions, FEATURES),
     "tiered-imagenet-leo": DataKind(TieredImageNetLeo, FeatureHeadOptions, FEATURES),
     "features": DataKind(Features, FeatureHeadOptions, FEATURES),

@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 
 import torch
 
+from fewsure.data.augmentation import Augmentation, Mixing, Moving
 from fewsure.data.cache import load
 from fewsure.data.datasets import DATA_SETS
 from fewsure.data.embeddings import load_features
@@ -16,7 +17,7 @@ from fewsure.data.episodes import Episodes
 from fewsure.data.places import data_root
 from fewsure.data.pools import Pool, Split, merge, restrict
 from fewsure.data.scale import LengthScale, Scale
-from fewsure.errors import require
+from fewsure.errors import FewsureError, require
 from fewsure.models import classification
 from fewsure.networks import Conv4Options, MlpOptions
 from fewsure.records import LEARNED
@@ -46,6 +47,9 @@ class Classification:
     """Draw all classes of a task from one group: an alphabet of Omniglot, a super-category of tiered-ImageNet."""
     train_on_validation: bool = False
     """Train on the validation classes too, for a last run whose options are settled."""
+    softmax_temperature: float | None = 1.0
+    """What outputs are divided by before the softmax; `none`: learned from validation tasks when training ends, so that
+    predictions are neither too sure nor too unsure on new classes."""
 
     name: ClassVar[str]
     kind: ClassVar[Kind] = "classification"
@@ -56,6 +60,14 @@ class Classification:
             value = getattr(self, option)
             require(value is None or value >= 1, option, "at least 1 example per class", value)
         require(self.train_way is None or self.train_way >= 2, "train_way", "at least 2 classes", self.train_way)
+        temperature = self.softmax_temperature
+        known = temperature is None or 0 < temperature < math.inf
+        require(known, "softmax_temperature", "a number above 0, or none", temperature)
+        if temperature is None and self.train_on_validation:
+            raise FewsureError(
+                "expected a --softmax-temperature where the validation classes are trained on, since it cannot be "
+                "learned from them, but got none; give a number, such as 1, or leave out --train-on-validation"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -81,9 +93,9 @@ class Classification:
         return self.training_outputs * (self.train_query or self.query)
 
     @property
-    def mixing(self) -> float:
-        """How many times the difference of two others is added to each example in training."""
-        return 0.0
+    def augmentation(self) -> Augmentation | None:
+        """How training examples are changed at random."""
+        return None
 
     @property
     def draws_within_group(self) -> bool:
@@ -138,7 +150,7 @@ def _tasks(data: Classification, split: Split, device: torch.device, root: Path)
         shot=(data.train_shot if training else None) or data.shot,
         query=(data.train_query if training else None) or data.query,
         within_group=data.draws_within_group,
-        mixing=data.mixing if training else 0.0,
+        augmentation=data.augmentation if training else None,
         name=f"{data.name}, {split}",
     )
 
@@ -150,35 +162,56 @@ def forget_pools() -> None:
 
 
 @dataclass(frozen=True)
-class Omniglot(Classification):
+class ImageSet(Classification):
+    """Images with labels, which may be shifted and mirrored in training."""
+
+    train_shift: int = 0
+    """In training, shift each image at random by up to so many pixels in each direction."""
+    train_flip: bool = False
+    """In training, mirror half of the images left to right, where that leaves the class as it is."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size = min(self.shape[1:])
+        require(
+            0 <= self.train_shift < size, "train_shift", f"at least 0 and less than {size} pixels", self.train_shift
+        )
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        return Moving(self.train_shift, self.train_flip) if self.train_shift or self.train_flip else None
+
+
+@dataclass(frozen=True)
+class Omniglot(ImageSet):
     """Omniglot's handwritten characters, 28×28, original split (Lake et al., 2015)."""
 
     name = "omniglot"
 
 
 @dataclass(frozen=True)
-class CifarFs(Classification):
+class CifarFs(ImageSet):
     """CIFAR-FS: the 100 classes of CIFAR-100, 32×32, split 64/16/20 (Bertinetto et al., 2019)."""
 
     name = "cifar-fs"
 
 
 @dataclass(frozen=True)
-class MiniImageNet(Classification):
+class MiniImageNet(ImageSet):
     """mini-ImageNet, 84×84, split 64/16/20 (Ravi and Larochelle, 2017)."""
 
     name = "mini-imagenet"
 
 
 @dataclass(frozen=True)
-class TieredImageNet(Classification):
+class TieredImageNet(ImageSet):
     """tiered-ImageNet, 84×84, split by super-category (Ren et al., 2018)."""
 
     name = "tiered-imagenet"
 
 
 @dataclass(frozen=True)
-class TinyTiered(Classification):
+class TinyTiered(ImageSet):
     """The classes of tiered-ImageNet that Tiny-ImageNet has too, 64×64, in the former's split."""
 
     name = "tiny-tiered"
@@ -202,8 +235,8 @@ class FeatureSet(Classification):
         require(0 <= self.train_mixing < math.inf, "train_mixing", "a number of at least 0", self.train_mixing)
 
     @property
-    def mixing(self) -> float:
-        return self.train_mixing
+    def augmentation(self) -> Augmentation | None:
+        return Mixing(self.train_mixing) if self.train_mixing else None
 
     @property
     def fitted_scale(self) -> Scale:

@@ -8,6 +8,7 @@ not have are given the key ∞.
 import torch
 from torch import Tensor
 
+from fewsure.data.augmentation import Augmentation
 from fewsure.data.pools import Pool
 from fewsure.errors import FewsureError
 from fewsure.types import Batch, Facts, Task
@@ -24,16 +25,16 @@ class Episodes:
         shot: int,
         query: int,
         within_group: bool = False,
-        mixing: float = 0.0,
+        augmentation: Augmentation | None = None,
         name: str = "the pool",
     ) -> None:
         """`within_group` draws all classes of a task from one group, each group that is large enough being as likely.
 
-        `mixing` times the difference of two random examples of the pool is added to each example. `name` says in errors
-        what the pool is. Tasks are drawn on the device of the pool's examples.
+        `augmentation` changes each example. `name` says in errors what the pool is. Tasks are drawn on the device of
+        the pool's examples.
         """
         self.pool = pool
-        self._mixing = mixing
+        self._augmentation = augmentation
         self._shot, self._query = shot, query
         self._way = way
         self._most = _most_examples(pool, shot + query, name)
@@ -57,18 +58,15 @@ class Episodes:
     def _batch(self, rows: Tensor, generator: torch.Generator) -> Batch:
         """The examples in these rows of the pool, (T, way, k), with their labels."""
         tasks, way, each = rows.shape
-        x = self._examples(rows.flatten(1))
-        if self._mixing:
-            size, device = (2, *x.shape[:2]), generator.device
-            plus, minus = torch.randint(len(self.pool.examples), size, generator=generator, device=device)
-            x = x + self._mixing * (self._examples(plus) - self._examples(minus))
+        examples = self._examples(rows.flatten(), generator)
+        x = examples.to(torch.get_default_dtype()).reshape(tasks, way * each, *examples.shape[1:])
         y = torch.arange(way, device=rows.device).repeat_interleave(each)
-        return Batch(x, y.expand(tasks, -1))
+        return Batch(x / 255 if examples.dtype == torch.uint8 else x, y.expand(tasks, -1))
 
-    def _examples(self, rows: Tensor) -> Tensor:
-        examples = self.pool.examples[rows]
-        x = examples.to(torch.get_default_dtype())
-        return x / 255 if examples.dtype == torch.uint8 else x
+    def _examples(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+        if self._augmentation is None:
+            return self.pool.examples[rows]
+        return self._augmentation(self.pool.examples, rows, generator)
 
 
 def choose(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:

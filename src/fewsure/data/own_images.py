@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewsure.data.cache import load
-from fewsure.data.classification import Classification, forget_pools
+from fewsure.data.classification import ImageSet, forget_pools
 from fewsure.data.description import DataSet, Item
 from fewsure.data.images import decode, is_image
 from fewsure.data.own_rows import ALIASES, SHARES, Shares, require_shares, split_by_name
@@ -25,7 +25,7 @@ PLACEMENT = "class folders of PNG or JPEG images, CLASS/NAME.jpg, if need be in 
 
 
 @dataclass(frozen=True)
-class Images(Classification):
+class Images(ImageSet):
     """A folder of class folders of PNG or JPEG images of any size, or such folders in train, validation and test.
 
     A class with fewer than shot + query images is left out.
@@ -43,9 +43,9 @@ class Images(Classification):
     name = "images"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         least = Conv4Options.SMALLEST
         require(self.image_size >= least, "image_size", f"at least {least} pixels", self.image_size)
+        super().__post_init__()
         require_shares(self.shares)
 
     @property

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fewsure import streams
+from fewsure.data.augmentation import crops, jittered, unit
 from fewsure.data.pools import Pool
 from fewsure.errors import require, require_known
-from fewsure.features.augmentation import crops, jittered, unit
 from fewsure.features.residual import NETWORKS, ResidualNetwork, initialise
 from fewsure.training.schedule import learning_rate
 

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from fewsure import streams
+from fewsure.data.augmentation import unit
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool
-from fewsure.features.augmentation import unit
 from fewsure.features.classifier import EVALUATION_BATCH, FeatureNetwork, repeatable
 from fewsure.metrics.summary import mean_over_tasks
 

@@ -20,8 +20,8 @@ from fewsure.errors import FewsureError
 from fewsure.evaluation import SAMPLES
 from fewsure.experiment import Experiment
 from fewsure.kernels.fused import fused_kernels
+from fewsure.learned import with_learned
 from fewsure.learner.inputs import scale_of
-from fewsure.noise import with_noise_level
 from fewsure.training.runs import Run
 from fewsure.types import Batch, Model, Noise, Parts
 
@@ -61,7 +61,7 @@ class Predictor:
     def of_run(cls, run: Run, device: torch.device) -> "Predictor":
         """The predictor of a run's last checkpoint."""
         digest = checkpoint_digest(run)
-        return cls(run, with_noise_level(run, device), run.load(device).meta, device, digest)
+        return cls(run, with_learned(run, device), run.load(device).meta, device, digest)
 
     @property
     def scale(self) -> Scale:
@@ -94,7 +94,7 @@ class Predictor:
         start = self.meta
         if isinstance(algorithm, Simpa):
             with self._as_evaluated():
-                start = {"generator": algorithm.start(self.meta, self.experiment.model, here.shared)}
+                start = algorithm.start(self.meta, self.experiment.model, here.shared)
         return State(calibration, here, draws_digest(draws), start)
 
     def model(self, way: int) -> Model:
@@ -116,7 +116,7 @@ class Predictor:
         with self._as_evaluated():
             posterior = self.experiment.algorithm.adapt(self.meta, model, support, shared | own)
         if isinstance(self.experiment.algorithm, Simpa):
-            posterior = {"generator": posterior["generator"]}  # its critic has no part in predictions
+            posterior = self.experiment.algorithm.generators(posterior)
         return {
             part: {name: _shared(value.detach(), state.start, part, name) for name, value in params.items()}
             for part, params in posterior.items()
@@ -125,7 +125,7 @@ class Predictor:
     def outputs(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         """Outputs (S, N, C) of the sampled functions of a task."""
         with self._as_evaluated():
-            return self.experiment.algorithm.predict(posterior, model, x, noise)
+            return self.experiment.predict(posterior, model, x, noise)
 
     @contextmanager
     def _as_evaluated(self) -> Iterator[None]:

@@ -50,6 +50,7 @@ def results_page(rows: Sequence[Row], tuning: Sequence[Row], unfinished: Sequenc
             "",
             f"![{caption}](figures/{target}.png)",
             "",
+            *_predictors(rows),
             *_nearest_mean(rows[0].get("nearest_mean")),
             *_with_noise(entries),
             *_commands(rows, target),
@@ -82,6 +83,20 @@ def _scores(score: str) -> tuple[str, ...]:
 
 def _printed_scores(score: str) -> tuple[str, ...]:
     return _scores(score)[:3]
+
+
+def _predictors(rows: Sequence[Row]) -> list[str]:
+    """What the predictions are made with, where it is more than a method's plain posterior."""
+    lines = [
+        f"{_name(row)}'s posterior is a mixture of {row['components']} generators."
+        for row in {_name(row): row for row in rows if row.get("components", 1) > 1}.values()
+    ]
+    learned = [row for row in rows if row.get("softmax_temperature", 1) != 1]
+    if learned:
+        named = ((f"{_name(row)}, seed {row['train_seed']}", row["softmax_temperature"]) for row in learned)
+        values = "; ".join(f"{name}: {value:.2f}" for name, value in named)
+        lines.append(f"A temperature, learned from validation tasks, divides outputs before the softmax ({values}).")
+    return [*lines, ""] if lines else []
 
 
 def _nearest_mean(found: Row | None) -> list[str]:

@@ -19,6 +19,9 @@ SCORES = ("accuracy", "nll", "brier")
 class ClassificationScorer:
     """Accuracy, likelihood and Brier score of each task; calibration pooled over the query points of all tasks."""
 
+    softmax_temperature: float = 1.0
+    """What the outputs have been divided by."""
+
     @property
     def draws(self) -> Mapping[str, Draw]:
         return {}
@@ -61,4 +64,5 @@ class ClassificationScorer:
                 "accuracy": [float(a / n) if n else None for a, n in zip(accuracy, count, strict=True)],
                 "weight": (count / count.sum()).tolist(),
             },
+            "softmax_temperature": self.softmax_temperature,
         }

@@ -2,7 +2,7 @@
 
 The predictive distribution of a label at x is a mixture of S Gaussians, N(f_s(x), noise_std²) around the values of the
 S sampled functions. The noise's standard deviation is given by the user or learned from validation tasks
-(`fewsure.noise`); it belongs to the predictor. Of each query point with the label y:
+(`fewsure.learned`); it belongs to the predictor. Of each query point with the label y:
 
     squared error     (mean of f_s(x) − y)²
     NLL               −ln 1/S Σ_s N(y; f_s(x), noise_std²)

@@ -25,6 +25,8 @@ class Added(NamedTuple):
 
 
 FEATURE_SETS = ("features", "mini-imagenet-leo", "tiered-imagenet-leo")
+IMAGE_SETS = ("omniglot", "cifar-fs", "mini-imagenet", "tiered-imagenet", "tiny-tiered", "images")
+CLASS_SETS = (*FEATURE_SETS, *IMAGE_SETS, "table-classes", "given-classes", "given-images")
 ADDED = (
     Added("training", "cuda_graph", True),  # results do not depend on it
     Added("training", "precision", "float32"),  # torch's own choice for matrix products
@@ -35,6 +37,10 @@ ADDED = (
     Added("data", "length", None, FEATURE_SETS),
     Added("data", "train_mixing", 0.0, FEATURE_SETS),
     Added("data", "scale", None, FEATURE_SETS),
+    Added("algorithm", "components", 1, ("simpa",)),
+    Added("data", "softmax_temperature", 1.0, CLASS_SETS),
+    Added("data", "train_shift", 0, IMAGE_SETS),
+    Added("data", "train_flip", False, IMAGE_SETS),
 )
 """In the order in which they came, all within format 1."""
 REMOVED = (

@@ -7,6 +7,7 @@
     checkpoints/              the last few of them, by their number of updates, if they are to be kept
     best.safetensors          the one with the best score on validation tasks, with that score, likewise
     noise.json                the noise on labels that was learned from validation tasks, for a user's own regression
+    temperature.json          the temperature of class probabilities that was learned from validation tasks
     evaluation.json           what `fewsure evaluate` printed; for another checkpoint than the last,
                               evaluation-best.json, evaluation-1000.json …
     evaluation/RECORDS/       the records of its single tasks, in shards (`fewsure.shards`); evaluation.json says which
@@ -47,6 +48,8 @@ from fewsure.version import __version__
 FORMAT = 1
 RESULT_FORMAT = 1
 """Of evaluation.json and certificate.json."""
+LEARNED_FILES = {"noise_std": "noise.json", "softmax_temperature": "temperature.json"}
+"""What is learned from validation tasks → the file of a run that keeps it."""
 LAST, BEST = "last", "best"
 """Names of checkpoints; others go by their number of updates."""
 CHECKPOINT, BEST_FILE, HISTORY = "checkpoint.safetensors", "best.safetensors", "checkpoints"
@@ -235,22 +238,23 @@ class Run:
             write_atomically(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
         return float(kept[-1]["seconds"]) if kept else 0.0
 
-    def save_noise_std(self, noise_std: float) -> None:
+    def save_learned(self, name: str, value: float) -> None:
+        """Keep what was learned from validation tasks: `noise_std` or `softmax_temperature`."""
         if is_first():
-            write_atomically(self.folder / "noise.json", json.dumps({"noise_std": noise_std}) + "\n")
+            write_atomically(self.folder / LEARNED_FILES[name], json.dumps({name: value}) + "\n")
 
-    def noise_std(self) -> float | None:
-        """The noise on labels that was learned, if it was."""
-        path = self.folder / "noise.json"
+    def learned(self, name: str) -> float | None:
+        """What was learned from validation tasks, if it was."""
+        path = self.folder / LEARNED_FILES[name]
         if not path.is_file():
             return None
         try:
-            noise_std = float(from_json(path.read_text(encoding="utf-8"))["noise_std"])
-            if not 0 < noise_std < math.inf:
-                raise ValueError(f"{noise_std} is no standard deviation")
+            value = float(from_json(path.read_text(encoding="utf-8"))[name])
+            if not 0 < value < math.inf:
+                raise ValueError(f"{value} is not above 0")
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise FewsureError(f"{path} is damaged ({error}); delete it, and it is made again") from error
-        return noise_std
+        return value
 
     def evaluation_shards(self, records: str, which: str = LAST) -> ShardFolder:
         """Where the records of an evaluation of a checkpoint are kept, by what identifies them."""
@@ -297,7 +301,7 @@ class Run:
 
     def forget_evaluation(self) -> None:
         """Remove what was found of earlier meta-parameters."""
-        found = [self.folder / name for name in ("noise.json", "certificate.json", "conformal.safetensors")]
+        found = [self.folder / name for name in (*LEARNED_FILES.values(), "certificate.json", "conformal.safetensors")]
         for path in (*self.folder.glob("evaluation*"), *found) if is_first() else ():
             _remove(path)
 

@@ -1,7 +1,48 @@
-"""Random crops, mirror images and colours of a whole batch on the device that holds the images, without a loop."""
+"""Random changes of training examples, a whole batch at a time on the device that holds them, without a loop."""
+
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+
+class Augmentation(Protocol):
+    """How training examples are changed at random; `str` of it ends a sentence that begins with "examples"."""
+
+    def __call__(self, examples: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
+        """The examples (N, …) in these rows (B,), each changed at random: (B, …)."""
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """Adds `times` the difference of two random examples to each."""
+
+    times: float
+
+    def __call__(self, examples: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
+        others = torch.randint(len(examples), (2, len(rows)), generator=generator, device=generator.device)
+        plus, minus = examples[others]
+        mixed: Tensor = examples[rows] + self.times * (plus - minus)
+        return mixed
+
+    def __str__(self) -> str:
+        return f"mixed by {self.times:g}"
+
+
+@dataclass(frozen=True)
+class Moving:
+    """Shifts each image by up to so many pixels in each direction, and mirrors half of them if `flip`."""
+
+    shift: int
+    flip: bool
+
+    def __call__(self, examples: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
+        return crops(examples, rows, padding=self.shift, flip=self.flip, generator=generator)
+
+    def __str__(self) -> str:
+        shifted = [f"shifted by up to {self.shift} pixels"] if self.shift else []
+        return " and ".join([*shifted, *(["mirrored at random"] if self.flip else [])])
 
 
 def unit(images: Tensor) -> Tensor:
