@@ -113,7 +113,7 @@ STAGES = {
         "As in the last table, but second order, length 8 unless named, 300 validation tasks on a CPU,"
         " or 1,000 on an H200. The nearest class mean reaches 0.764 on validation tasks of CIFAR-FS with five shots,"
         " and 0.427 and 0.588 on those of tiny-tiered with one and five. More steps in a task and more mixing help;"
-        " two generators are better than one.",
+        " a mixture of two is better than one of its networks.",
     ),
 }
 
@@ -126,7 +126,7 @@ def main() -> None:
         "# What was tried",
         "",
         "Made by `python benchmarks/exploration_page.py` from `results/exploration.json`; edit neither by hand. All on",
-        "validation tasks unless a row says otherwise, before the four tuning trials of each method that the",
+        "validation tasks unless a row says otherwise, before the tuning trials of each method that the",
         "[results](results.md) list.",
         "",
         "![MSE against ECE of what was tried, of the final runs and of the exact posterior](figures/exploration.png)",

@@ -21,6 +21,7 @@ from fewsure.devices import device_name, find_device
 from fewsure.evaluation import evaluate
 from fewsure.experiment import Experiment, load_preset
 from fewsure.files import write_atomically
+from fewsure.learned import with_learned
 from fewsure.reproduce import changed
 from fewsure.types import Parts
 from fewsure.vectorise import draw_per_task
@@ -48,7 +49,7 @@ def main() -> None:
         run = start_run(Path(folder) / "run", experiment, resume=False)
         train_run(run, device)
         meta, loss = run.load(device).meta, run.metrics()[-1]["loss"]
-        scores, _ = evaluate(experiment, meta, tasks=asked.tasks, seed=0, stream="validation")
+        scores, _ = evaluate(with_learned(run, device), meta, tasks=asked.tasks, seed=0, stream="validation")
     row: dict[str, Any] = {
         "stage": asked.stage,
         "method": asked.method,
@@ -69,7 +70,7 @@ def main() -> None:
 
 
 def generated(experiment: Experiment, meta: Parts) -> dict[str, float]:
-    """What SImPa's generator makes before adaptation.
+    """What SImPa's generator, or the first of them, makes before adaptation.
 
     The root mean square of the weights' mean (`size`), their standard deviation relative to it (`spread`), and the
     share near the limits of tanh (`saturated`).

@@ -244,3 +244,8 @@ def test_a_mixture_adapts_each_component_by_itself_and_shares_out_the_samples() 
 def test_a_mixture_trains_alike_vectorised_and_looped() -> None:
     algorithm = small_simpa(kl="moment", first_order=False, components=2)
     assert_vectorised_equals_loop(algorithm, MODEL, meta_batch(algorithm))
+
+
+def test_a_mixture_has_no_more_components_than_networks_predict() -> None:
+    with pytest.raises(FewsureError, match="expected `components` to be at most 32"):
+        small_simpa(components=33)

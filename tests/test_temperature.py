@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fewsure import FewsureError, load
+from fewsure.certification.predictor import checkpoint_digest
 from fewsure.data.classification import Features
 from fewsure.evaluation import evaluate
 from fewsure.experiment import load_preset
@@ -94,10 +95,52 @@ def test_a_given_temperature_is_what_outputs_are_divided_by(tmp_path: Path) -> N
         np.testing.assert_allclose(exported.detach().numpy(), probabilities, atol=1e-6)
 
 
-def test_training_further_forgets_the_temperature(tmp_path: Path) -> None:
+def test_a_temperature_of_a_checkpoint_on_the_way_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may look at a run while it trains."""
+    save = Run.save
+
+    def save_and_be_looked_at(run: Run, *given: Any, **named: Any) -> None:
+        save(run, *given, **named)
+        run.save_learned("softmax_temperature", 77.0)
+
+    monkeypatch.setattr(Run, "save", save_and_be_looked_at)
+    assert trained(tmp_path, softmax_temperature=None).learned("softmax_temperature") != 77
+
+
+def test_a_calibration_belongs_to_its_temperature(tmp_path: Path) -> None:
     run = trained(tmp_path, softmax_temperature=None)
-    run.forget_evaluation()
-    assert run.learned("softmax_temperature") is None
+    before = checkpoint_digest(run)
+    run.save_learned("softmax_temperature", 2.0)
+    assert checkpoint_digest(run) != before
+
+
+def test_without_validation_classes_a_temperature_is_not_waited_for(tmp_path: Path) -> None:
+    folder = write_blobs(tmp_path / "blobs")
+    (folder / "validation.npz").unlink()
+    options = {"folder": str(folder), "way": 3, "query": 4}
+    for temperature in (1.0, None):
+        experiment = changed(
+            load_preset("recommended", "maml", "features"),
+            {"data": options | {"softmax_temperature": temperature}, "training": {"updates": 1, "tasks": 2}},
+            None,
+        )
+        if temperature is None:
+            with pytest.raises(FewsureError, match="validation"):
+                start_run(tmp_path / "learned", experiment, resume=False)
+            assert not (tmp_path / "learned").exists()
+        else:
+            train_run(start_run(tmp_path / "given", experiment, resume=False), CPU, quiet=True)
+
+
+def test_what_a_temperature_is_learned_from_cannot_certify(tmp_path: Path) -> None:
+    run = trained(tmp_path, softmax_temperature=None)
+    assert set(json.loads((run.folder / "data.json").read_text())["splits"]) == {"train", "validation"}
+
+
+def test_tasks_are_loaded_once_whatever_the_temperature(tmp_path: Path) -> None:
+    data = Features(folder=str(write_blobs(tmp_path / "blobs")), way=3, query=4)
+    first, second = (replace(data, softmax_temperature=value).tasks("test", CPU) for value in (1.1, 1.2))
+    assert first is second
 
 
 @pytest.mark.parametrize(

@@ -110,10 +110,14 @@ class Experiment:
         """Outputs (S, N, C) of S functions from a task's posterior, as predictions use them."""
         return self.tempered(self.algorithm.predict(posterior, model, x, noise))
 
+    @property
+    def temperature(self) -> float:
+        """What outputs are divided by before the softmax: 1 where there are no classes, or until it is learned."""
+        return getattr(self.data, "softmax_temperature", None) or 1.0
+
     def tempered(self, outputs: Tensor) -> Tensor:
-        """Outputs divided by the temperature, if there is one and it is known."""
-        temperature = getattr(self.data, "softmax_temperature", None) or 1.0
-        return outputs if temperature == 1 else outputs / temperature
+        """Outputs divided by the temperature."""
+        return outputs if self.temperature == 1 else outputs / self.temperature
 
     def record(self) -> dict[str, Any]:
         """The experiment as JSON values, which `from_values` reads back."""

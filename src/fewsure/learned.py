@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fewsure.data.classification import Classification
 from fewsure.data.own_regression import OwnRegression
+from fewsure.data.pools import Split
 from fewsure.errors import Diverged
 from fewsure.evaluation import BLOCK, score_blocks, shared_noise, unseen_block
 from fewsure.experiment import Experiment
@@ -54,6 +55,11 @@ def to_learn(experiment: Experiment) -> str | None:
     if isinstance(data, OwnRegression):
         return "noise_std" if data.noise_std is None else None
     return "softmax_temperature" if isinstance(data, Classification) and data.softmax_temperature is None else None
+
+
+def needed_splits(experiment: Experiment) -> tuple[Split, ...]:
+    """What a run needs of its data before it is tested."""
+    return ("train",) if to_learn(experiment) is None else ("train", "validation")
 
 
 def learn(experiment: Experiment, meta: Parts, device: torch.device) -> float:

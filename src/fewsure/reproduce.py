@@ -33,6 +33,7 @@ from fewsure.evaluation import evaluate
 from fewsure.experiment import GROUPS, Experiment, load_preset
 from fewsure.features.workflow import nearest_mean_on_test
 from fewsure.files import write_atomically
+from fewsure.learned import with_learned
 from fewsure.records import from_json, from_record, to_record
 from fewsure.report.drawing import figure_png
 from fewsure.report.figures import comparison_figure, variants_figure
@@ -241,8 +242,8 @@ class Reproduction:
     def _validate(self, run: Run) -> dict[str, Any]:
         file = run.folder / VALIDATION
         if not file.is_file():
-            meta = run.load(self.device).meta  # without a learned temperature: that of a full training is another one
-            summary, _ = evaluate(run.experiment, meta, tasks=VALIDATION_TASKS, seed=0, stream="validation")
+            experiment, meta = with_learned(run, self.device), run.load(self.device).meta
+            summary, _ = evaluate(experiment, meta, tasks=VALIDATION_TASKS, seed=0, stream="validation")
             write_atomically(file, json.dumps(summary, indent=1) + "\n")
         try:
             found: dict[str, Any] = from_json(file.read_text(encoding="utf-8"))

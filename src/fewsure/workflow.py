@@ -19,7 +19,7 @@ from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import evaluate, evaluate_in_shards, identity
 from fewsure.experiment import GROUPS, Experiment
-from fewsure.learned import learned_by, with_learned
+from fewsure.learned import learned_by, needed_splits, with_learned
 from fewsure.progress import ProgressLine
 from fewsure.training.distributed import any_of, first_then_others, is_first
 from fewsure.training.loop import Progress, Validation, train
@@ -55,7 +55,8 @@ def start_run(folder: Path, experiment: Experiment, *, resume: bool, meta: Parts
 
 def _start_run(folder: Path, experiment: Experiment, resume: bool, meta: Parts | None) -> Run:
     if not (resume and (folder / "config.json").exists()):
-        experiment.data.tasks("train", torch.device("cpu"))  # what cannot be trained on leaves nothing behind
+        for split in needed_splits(experiment):  # what cannot be trained on leaves nothing behind
+            experiment.data.tasks(split, torch.device("cpu"))
         run = Run.create(folder, experiment)
         record_data(run)
         if meta is not None:
@@ -132,9 +133,9 @@ def train_run(
             log=_event_writer(run, device) if tensorboard and is_first() else lambda line: None,
             stop=stop,
         )
-    with_learned(run, device)
     if any_of(stop()) and run.load(device).update < run.experiment.training.updates:
         raise Stopped(run.folder, stop.received or signal.SIGTERM)
+    with_learned(run, device)
     lines = run.metrics()
     if not lines:
         raise FewsureError(f"{run.folder} is trained, but its metrics.jsonl is missing or damaged; train the run anew")

@@ -28,6 +28,9 @@ from fewsure.posteriors import outputs
 from fewsure.posteriors.implicit import ImplicitPosterior, Latent, Seen, Sight
 from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
 
+MOST_COMPONENTS = 32
+"""As many as there are networks that predict: each has a share of them."""
+
 
 @dataclass(frozen=True)
 class Simpa:
@@ -100,6 +103,7 @@ class Simpa:
             require(0 < value < float("inf"), name, "a number above 0", value)
         for name in ("inner_steps", "critic_steps", "train_samples", "latent", "components"):
             require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        require(self.components <= MOST_COMPONENTS, "components", f"at most {MOST_COMPONENTS}", self.components)
         require(self.kl_samples >= 4, "kl_samples", "at least 4", self.kl_samples)
         require(self.warm_up_tasks >= 0, "warm_up_tasks", "at least 0", self.warm_up_tasks)
         require_clip_norm(self.inner_clip_norm)

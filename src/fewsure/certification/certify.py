@@ -84,6 +84,7 @@ def certify_run(run: Run, device: torch.device, request: Request, *, quiet: bool
     """
     start = time.perf_counter()
     quiet = quiet or not is_first()
+    with_learned(run, device)  # it is part of what the digest is of
     digest = checkpoint_digest(run)  # before it is read: if training replaces it meanwhile, the calibration is refused
     experiment, checkpoint = with_learned(run, device), run.load(device)
     require_fresh(run, experiment)

@@ -24,6 +24,7 @@ from fewsure.data.pools import Pool, Split
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment
 from fewsure.files import write_atomically
+from fewsure.learned import needed_splits
 from fewsure.records import from_json
 from fewsure.training.distributed import is_first
 from fewsure.training.runs import Run
@@ -52,7 +53,7 @@ def pool_of(data: Data, split: Split) -> Pool | None:
 def record_data(run: Run) -> None:
     """Write what the run is trained on, and what it may be chosen by, into its folder."""
     experiment = run.experiment
-    splits: tuple[Split, ...] = ("train", "validation") if is_own(experiment.data) else ("train",)
+    splits: tuple[Split, ...] = ("train", "validation") if is_own(experiment.data) else needed_splits(experiment)
     pools = {split: _now(experiment.data, split) for split in splits}
     record = {
         "format": FORMAT,
@@ -111,7 +112,7 @@ def _require_unused(pool: Pool, fresh: Collection[str], used: Collection[str], w
 
 
 def _now(data: Data, split: Split) -> Pool | None:
-    """The pool of a split, or none where it is not there: features need no validation classes."""
+    """The pool of a split, or none where it is not there: features need no validation classes to be tested on."""
     try:
         return pool_of(data, split)
     except FewsureError:

@@ -35,7 +35,7 @@ from fewsure.evaluation import UnseenBlock, score_blocks
 from fewsure.experiment import Experiment
 from fewsure.metrics.scores import class_probabilities
 from fewsure.scoring import Predict
-from fewsure.training.runs import Run
+from fewsure.training.runs import CHECKPOINT, LEARNED_FILES, Run
 from fewsure.types import Draw, Facts, Noise, Parts, Task
 from fewsure.vectorise import count, draw_per_task
 
@@ -128,9 +128,11 @@ def with_coverage(
 
 
 def checkpoint_digest(run: Run) -> str:
-    """SHA-256 of the checkpoint, which names the predictor."""
-    path = run.folder / "checkpoint.safetensors"
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    """SHA-256 of the checkpoint, and of the temperature that was learned for it: it names the predictor."""
+    path, learned = run.folder / CHECKPOINT, run.folder / LEARNED_FILES["softmax_temperature"]
+    if not path.is_file():
+        return ""
+    return hashlib.sha256(path.read_bytes() + (learned.read_bytes() if learned.is_file() else b"")).hexdigest()
 
 
 def norm_of(experiment: Experiment) -> str:

@@ -113,7 +113,8 @@ def _draw(
         every = zip(split(adapted, algorithm.components), own["z"], strict=True)
         means = torch.cat([family.means(component["generator"], z[None]) for component, z in every])
         weights = unflatten(model.network, family.perturb(means, own.get("weights")))
-        losses = [per_example(output, task.query.y) for output in outputs(model.network, weights, task.query.x)]
+        found = experiment.tempered(outputs(model.network, weights, task.query.x))
+        losses = [per_example(output, task.query.y) for output in found]
         return torch.stack(losses).clamp(max=1).nan_to_num(1.0).mean(), means
 
     every_task = for_each(one_task, loop=better_looped(model.network, generator.device))

@@ -130,7 +130,7 @@ class Classification:
 
     def tasks(self, split: Split, device: torch.device) -> Episodes:
         """The tasks of a split, drawn on a device."""
-        return _tasks(self, split, device, data_root())
+        return _tasks(replace(self, softmax_temperature=1.0), split, device, data_root())  # tasks do not depend on it
 
     def checksum(self, split: Split) -> str | None:
         """SHA-256 of the split's examples."""
@@ -243,7 +243,7 @@ class FeatureSet(Classification):
         """What examples are centred and scaled by."""
         if self.length is None:
             return Scale(self.shape)
-        return self.scale or _length_scale(self, self.length, data_root())
+        return self.scale or _length_scale(replace(self, softmax_temperature=1.0), self.length, data_root())
 
     def prepared(self) -> Self:
         """The same data, looked at anew, with its scale."""

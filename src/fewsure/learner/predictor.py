@@ -48,7 +48,7 @@ class Predictor:
 
     run: Run
     experiment: Experiment
-    """With a known level of noise."""
+    """With what was learned from validation tasks."""
     meta: Parts
     device: torch.device
     digest: str
@@ -60,6 +60,7 @@ class Predictor:
     @classmethod
     def of_run(cls, run: Run, device: torch.device) -> "Predictor":
         """The predictor of a run's last checkpoint."""
+        with_learned(run, device)  # it is part of what the digest is of
         digest = checkpoint_digest(run)
         return cls(run, with_learned(run, device), run.load(device).meta, device, digest)
 

@@ -10,8 +10,10 @@ from typing import NamedTuple
 import torch
 
 from fewsure.data.sine_line import SineLine
+from fewsure.devices import device_of
 from fewsure.errors import FewsureError
 from fewsure.files import write_atomically
+from fewsure.learned import with_learned
 from fewsure.report.curves import LoggedRun, learning_curves_drawings
 from fewsure.report.drawing import Drawing, svg_file
 from fewsure.report.facts import Problem, RunFacts, gather
@@ -93,8 +95,9 @@ def _section(facts: Sequence[RunFacts], seed: int, problems: list[Problem]) -> S
 def _predictions(facts: Sequence[RunFacts], name: str, title: str, seed: int, problems: list[Problem]) -> list[Drawing]:
     predicted, seen = [], []
     for fact in facts:
-        experiment, meta = fact.run.experiment, fact.checkpoint.meta
+        meta = fact.checkpoint.meta
         try:
+            experiment = with_learned(fact.run, device_of(meta))
             if isinstance(experiment.data, SineLine):  # one variable, and the truth is known
                 unseen = predict_unseen(experiment, meta, tasks=DRAWN_TASKS, seed=seed)
                 predicted.append(Predicted(unseen, fact.style, fact.owner))

@@ -55,7 +55,7 @@ def results_page(rows: Sequence[Row], tuning: Sequence[Row], unfinished: Sequenc
             *_with_noise(entries),
             *_commands(rows, target),
             *_unfinished(unfinished),
-            *_tuning(tuning, score),
+            *_tuning(tuning, score, any(row.get("softmax_temperature", 1) != 1 for row in rows)),
             "## Single runs",
             "",
             "Intervals are 95 % over tasks, those of ECE and MCE by bootstrap.",
@@ -95,7 +95,8 @@ def _predictors(rows: Sequence[Row]) -> list[str]:
     if learned:
         named = ((f"{_name(row)}, seed {row['train_seed']}", row["softmax_temperature"]) for row in learned)
         values = "; ".join(f"{name}: {value:.2f}" for name, value in named)
-        lines.append(f"A temperature, learned from validation tasks, divides outputs before the softmax ({values}).")
+        learned_or_given = "A temperature, learned from validation tasks unless it was given"
+        lines.append(f"{learned_or_given}, divides outputs before the softmax ({values}).")
     return [*lines, ""] if lines else []
 
 
@@ -156,7 +157,7 @@ def _unfinished(runs: Sequence[Row]) -> list[str]:
     return ["## Unfinished runs", "", note, "", *_table(("entry", "seed", "updates logged", "preset"), lines), ""]
 
 
-def _tuning(trials: Sequence[Row], score: str) -> list[str]:
+def _tuning(trials: Sequence[Row], score: str, tempered: bool) -> list[str]:
     if not trials:
         return []
     lines = [
@@ -172,6 +173,8 @@ def _tuning(trials: Sequence[Row], score: str) -> list[str]:
     ]
     headers = ("entry", "trial", "options on top of the recommended ones", "NLL", _scores(score)[0], "ECE")
     note = f"On {trials[0]['tasks']:,} validation tasks; the lowest NLL of an entry was trained in full."
+    if tempered and all(row.get("softmax_temperature", 1) == 1 for row in trials):
+        note += " The trials were scored without a temperature."
     return ["## Tuning", "", note, "", *_table(headers, lines), ""]
 
 

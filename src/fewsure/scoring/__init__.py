@@ -38,4 +38,4 @@ def scorer(experiment: Experiment) -> Scorer:
         return RegressionScorer(data.noise_std)
     if isinstance(data, OwnRegression):
         return ObservedScorer(data.scaled_noise_std, data.fitted_scale.y_std)
-    return ClassificationScorer(getattr(data, "softmax_temperature", None) or 1.0)
+    return ClassificationScorer(experiment.temperature)

@@ -103,6 +103,8 @@ def train(
                 run.save_best(Checkpoint(update, meta, optimiser.state()), score)
         if checkpoint:
             run.save(Checkpoint(update, meta, optimiser.state()), keep_last=keep_last if planned else 1)
+    if update > start.update:
+        run.forget_evaluation()  # of a checkpoint on the way, should somebody have looked at one
     return meta
 
 
