@@ -164,6 +164,15 @@ def test_every_seed_of_simpa_on_features_is_ahead_of_the_nearest_mean_and_the_ot
     assert max(row["ece"] for row in of["simpa"]) < 0.03 < 0.5 * min(row["ece"] for row in of["maml"])
 
 
+def test_on_features_of_tiny_tiered_simpa_is_ahead_of_the_nearest_mean_and_mamls_equal_but_not_sure_enough() -> None:
+    rows = json.loads((ROOT / "results" / "features-tiny-tiered-1shot.json").read_text())
+    of = {row["algorithm"]: row for row in rows}
+    simpa, maml, nearest = of["simpa"], of["maml"], rows[0]["nearest_mean"]["accuracy"]
+    assert simpa["accuracy"]["mean"] - simpa["accuracy"]["ci95"] > nearest["mean"] + nearest["ci95"]
+    assert abs(simpa["accuracy"]["mean"] - maml["accuracy"]["mean"]) < 0.002
+    assert min(simpa["ece"], maml["ece"]) > 0.06
+
+
 def test_smaller_steps_on_cifar_fs_helped_maml_and_not_simpa_at_the_same_training_loss() -> None:
     smaller = {run["method"]: run for run in TRIED if run["stage"] == "CIFAR-FS" and "tasks" in run["changed"]}
     first = {
