@@ -50,9 +50,11 @@ def write_photos(folder: Path) -> Path:
     return folder
 
 
-def image_run(folder: Path, photos: Path, algorithm: Algorithm | None = None) -> Run:
+def image_run(
+    folder: Path, photos: Path, algorithm: Algorithm | None = None, softmax_temperature: float | None = 1.0
+) -> Run:
     """Two classes for each task, three of them in the test split."""
-    data = Images(folder=str(photos), image_size=16, way=2, shot=1, query=4)
+    data = Images(folder=str(photos), image_size=16, way=2, shot=1, query=4, softmax_temperature=softmax_temperature)
     experiment = Experiment(
         algorithm or ProtoNet(), data, OwnConv4Options(filters=2), Training(updates=2, tasks=2), "recommended"
     )

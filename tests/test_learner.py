@@ -620,6 +620,12 @@ def test_wrong_options_are_refused_by_name(options: dict[str, Any], message: str
         Learner(**options)
 
 
+def test_none_may_be_written_as_on_the_command_line() -> None:
+    for none in (None, "none"):
+        options = {"way": 3, "shot": 2, "query": 4, "softmax_temperature": none, "train_way": none}
+        assert Learner("maml", data=blobs(), **options, **TRAINING).experiment.data.softmax_temperature is None
+
+
 def test_what_is_not_there_yet_is_said(tmp_path: Path) -> None:
     learner = Learner("maml", "sine-line", **TRAINING)
     with pytest.raises(FewsureError, match=r"not trained yet: call train\(\) first, or fewsure.load"):

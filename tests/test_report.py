@@ -25,6 +25,7 @@ from fewsure.commands.train import _parse_experiment
 from fewsure.errors import FewsureError
 from fewsure.evaluation import evaluate
 from fewsure.experiment import load_preset
+from fewsure.learned import with_learned
 from fewsure.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
 from fewsure.report import page as page_module
 from fewsure.report.curves import thinned
@@ -75,7 +76,10 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Run]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEWSURE_CACHE", str(folder / "cache"))
         photos = write_photos(folder / "photos")
-        yield [image_run(folder / "protonet", photos), image_run(folder / "maml", photos, TINY_MAML)]
+        yield [
+            image_run(folder / "protonet", photos),
+            image_run(folder / "maml", photos, TINY_MAML, softmax_temperature=None),
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -576,7 +580,7 @@ def test_figures_that_would_make_the_page_too_large_are_left_to_their_files(
 
 def test_the_images_are_those_of_the_evaluation_with_its_probabilities(images: list[Run], image_page: Path) -> None:
     for run in images:
-        shown = predict_unseen_images(run.experiment, run.load(CPU).meta, seed=0)
+        shown = predict_unseen_images(with_learned(run, CPU), run.load(CPU).meta, seed=0)
         confidence, label = shown.probabilities.max(-1)
         records = run.evaluation_records()
         torch.testing.assert_close(confidence, records["confidence"])
@@ -587,7 +591,7 @@ def test_the_most_confident_mistakes_are_shown(images: list[Run], image_page: Pa
     for number, run in enumerate(images):
         records = run.evaluation_records()
         wrong = records["confidence"][~records["correct"]].sort(descending=True).values
-        mistakes = confident_mistakes(predict_unseen_images(run.experiment, run.load(CPU).meta, seed=0))
+        mistakes = confident_mistakes(predict_unseen_images(with_learned(run, CPU), run.load(CPU).meta, seed=0))
         assert [mistake.confidence for mistake in mistakes] == pytest.approx(wrong[:4].tolist())
         data = image_page.parent / "report_files" / f"mistakes_images_2_way_1_shot_{number + 1}.csv"
         rows = read_csv(data)

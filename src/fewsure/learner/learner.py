@@ -211,8 +211,8 @@ def _is_data(data: Any) -> bool:
 
 def _data_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those options that are of tasks given in Python, whose sizes depend on them."""
-    known = {name for kind in (GivenRegression, GivenClasses) for name in field_types(kind)}
-    return {name: _plain(value) for name, value in options.items() if name in known}
+    known = {name: kind for given in (GivenRegression, GivenClasses) for name, kind in field_types(given).items()}
+    return {name: checked(known[name], _plain(value), name) for name, value in options.items() if name in known}
 
 
 def _with_options(experiment: Experiment, options: Mapping[str, Any]) -> Experiment:
