@@ -173,6 +173,16 @@ def test_on_features_of_tiny_tiered_simpa_is_ahead_of_the_nearest_mean_and_mamls
     assert min(simpa["ece"], maml["ece"]) > 0.06
 
 
+def test_on_features_of_cifar_fs_with_five_shots_simpa_is_mamls_equal_and_the_nearest_mean_a_little_ahead() -> None:
+    rows = json.loads((ROOT / "results" / "features-cifar-fs-5shot.json").read_text())
+    of = {row["algorithm"]: row for row in rows}
+    simpa, maml, nearest = of["simpa"], of["maml"], rows[0]["nearest_mean"]["accuracy"]
+    assert abs(simpa["accuracy"]["mean"] - maml["accuracy"]["mean"]) < 0.001
+    assert 0.002 < nearest["mean"] - simpa["accuracy"]["mean"] < 0.006
+    assert max(row["ece"] for row in rows) < 0.03
+    assert simpa["nll"]["mean"] < min(row["nll"]["mean"] for row in rows if row is not simpa)
+
+
 def test_smaller_steps_on_cifar_fs_helped_maml_and_not_simpa_at_the_same_training_loss() -> None:
     smaller = {run["method"]: run for run in TRIED if run["stage"] == "CIFAR-FS" and "tasks" in run["changed"]}
     first = {
