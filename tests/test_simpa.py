@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from fewsure.algorithms.mixture import split
-from fewsure.algorithms.simpa import Simpa
+from fewsure.algorithms.simpa import MOST_COMPONENTS, Simpa
 from fewsure.divergences import gaussian_kl
 from fewsure.errors import FewsureError
+from fewsure.evaluation import SAMPLES
 from fewsure.models import bounded_cross_entropy, bounded_squared_error
 from fewsure.networks import Mlp, weight_count
 from fewsure.training.engine import Engine
@@ -247,5 +248,6 @@ def test_a_mixture_trains_alike_vectorised_and_looped() -> None:
 
 
 def test_a_mixture_has_no_more_components_than_networks_predict() -> None:
+    assert MOST_COMPONENTS == SAMPLES
     with pytest.raises(FewsureError, match="expected `components` to be at most 32"):
         small_simpa(components=33)

@@ -1,8 +1,8 @@
 """A mixture of components: K posteriors of one method, each of which starts, learns and adapts by itself.
 
 The parts of all components lie side by side under names of their own, those of the first under the plain ones:
-`generator`, `generator.2`, … Trained is on the mean of the components' own bounds. A mixture's risk is the mean of its
-components' risks, and its KL at most the mean of their KLs: with these, a theorem holds for the mixture.
+`generator`, `generator.2`, … Training minimises the mean of the components' own bounds. A mixture's risk is the mean of
+its components' risks, and its KL at most the mean of their KLs: with these, a theorem holds for the mixture.
 """
 
 from collections.abc import Sequence

@@ -22,7 +22,7 @@ from fewsure.certification.predictor import (
     CALIBRATION,
     LOSSES,
     CertifiedPredictor,
-    checkpoint_digest,
+    load_predictor,
     measure,
     new_draws,
     noise_std_of,
@@ -37,7 +37,6 @@ from fewsure.devices import device_name
 from fewsure.errors import Diverged, FewsureError, require
 from fewsure.evaluation import SAMPLES
 from fewsure.files import write_atomically
-from fewsure.learned import with_learned
 from fewsure.metrics.summary import mean_over_tasks
 from fewsure.progress import ProgressLine
 from fewsure.records import finite
@@ -84,9 +83,7 @@ def certify_run(run: Run, device: torch.device, request: Request, *, quiet: bool
     """
     start = time.perf_counter()
     quiet = quiet or not is_first()
-    with_learned(run, device)  # it is part of what the digest is of
-    digest = checkpoint_digest(run)  # before it is read: if training replaces it meanwhile, the calibration is refused
-    experiment, checkpoint = with_learned(run, device), run.load(device)
+    digest, experiment, checkpoint = load_predictor(run, device)
     require_fresh(run, experiment)
     unit = unit_of(experiment.data, request.unit)
     environment = environment_of(experiment, unit, request.seed, device)

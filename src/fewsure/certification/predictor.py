@@ -33,9 +33,10 @@ from fewsure.devices import device_of
 from fewsure.errors import FewsureError, require
 from fewsure.evaluation import UnseenBlock, score_blocks
 from fewsure.experiment import Experiment
+from fewsure.learned import with_learned
 from fewsure.metrics.scores import class_probabilities
 from fewsure.scoring import Predict
-from fewsure.training.runs import CHECKPOINT, LEARNED_FILES, Run
+from fewsure.training.runs import CHECKPOINT, LEARNED_FILES, Checkpoint, Run
 from fewsure.types import Draw, Facts, Noise, Parts, Task
 from fewsure.vectorise import count, draw_per_task
 
@@ -125,6 +126,16 @@ def with_coverage(
     if way is not None:
         return prediction_sets(summary["probabilities"], threshold)
     return prediction_intervals(summary["mean"], threshold, summary.get("spread"))
+
+
+def load_predictor(run: Run, device: torch.device) -> tuple[str, Experiment, Checkpoint]:
+    """(the digest that names it, the experiment with what was learned, the last checkpoint).
+
+    The digest comes first: if training replaces the checkpoint meanwhile, what is made with it is refused.
+    """
+    with_learned(run, device)  # what is learned is part of what the digest is of
+    digest = checkpoint_digest(run)
+    return digest, with_learned(run, device), run.load(device)
 
 
 def checkpoint_digest(run: Run) -> str:

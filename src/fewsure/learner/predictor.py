@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
-from fewsure.certification.predictor import CALIBRATION, Draws, calibration_of, checkpoint_digest, draws_of, new_draws
+from fewsure.certification.predictor import CALIBRATION, Draws, calibration_of, draws_of, load_predictor, new_draws
 from fewsure.conformal import Calibration
 from fewsure.data.scale import Scale
 from fewsure.devices import precision
@@ -20,7 +20,6 @@ from fewsure.errors import FewsureError
 from fewsure.evaluation import SAMPLES
 from fewsure.experiment import Experiment
 from fewsure.kernels.fused import fused_kernels
-from fewsure.learned import with_learned
 from fewsure.learner.inputs import scale_of
 from fewsure.training.runs import Run
 from fewsure.types import Batch, Model, Noise, Parts
@@ -60,9 +59,8 @@ class Predictor:
     @classmethod
     def of_run(cls, run: Run, device: torch.device) -> "Predictor":
         """The predictor of a run's last checkpoint."""
-        with_learned(run, device)  # it is part of what the digest is of
-        digest = checkpoint_digest(run)
-        return cls(run, with_learned(run, device), run.load(device).meta, device, digest)
+        digest, experiment, checkpoint = load_predictor(run, device)
+        return cls(run, experiment, checkpoint.meta, device, digest)
 
     @property
     def scale(self) -> Scale:
