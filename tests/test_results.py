@@ -7,6 +7,7 @@ from statistics import mean
 import pytest
 
 from fewsure.report.reference import SINE_LINE_5_SHOT
+from fewsure.reproduce import TARGETS
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = json.loads((ROOT / "results" / "regression.json").read_text())
@@ -224,3 +225,9 @@ def test_the_page_shows_the_figures_of_the_json(rows: list[dict], page: str) -> 
     text = (ROOT / "docs" / page).read_text()
     for row in rows:
         assert f"{row['mse']['mean']:.3f} ± {row['mse']['ci95']:.3f} | {row['ece']:.4f}" in text
+
+
+@pytest.mark.parametrize("target", [name for name in TARGETS if (ROOT / "results" / f"{name}.json").is_file()])
+def test_committed_results_are_of_the_test_tasks_that_the_command_draws(target: str) -> None:
+    rows = json.loads((ROOT / "results" / f"{target}.json").read_text())
+    assert {row["seed"] for row in rows} == {TARGETS[target].test_seed}
