@@ -155,9 +155,9 @@ def test_a_bound_with_one_term_that_is_no_upper_bound_is_not_rigorous(name: str,
 
 
 def test_a_bound_whose_assumptions_do_not_hold_is_not_rigorous() -> None:
-    bound = new_task(caveats=["the norm sees all query points at once"])
+    bound = new_task(caveats=["query points are predicted together"])
     assert not bound.rigorous
-    assert bound.reason == "the norm sees all query points at once"
+    assert bound.reason == "query points are predicted together"
 
 
 def test_the_bound_of_the_papers_own_settings_is_vacuous() -> None:

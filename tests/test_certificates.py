@@ -223,7 +223,9 @@ def test_a_calibration_is_for_tasks_like_its_own() -> None:
         with pytest.raises(FewsureError, match=f"expected `{name}`"):
             calibration().require_like(**(like | {name: value}))
     for points in (1, 74, 76):
-        with pytest.raises(FewsureError, match=f"75 query points, .* since the norm sees them all, but got {points}"):
+        with pytest.raises(
+            FewsureError, match=f"75 query points, .* since they are predicted together, but got {points}"
+        ):
             calibration().require_like(**(like | {"points": points}))
     calibration(transductive=False).require_like(**(like | {"points": 1}))
 

@@ -231,7 +231,8 @@ def test_an_objective_may_look_at_the_samples_or_at_their_kl_alone(
     monkeypatch.setattr("fewsure.posteriors.implicit.fused_kernels_fit", fits)
     with fused.fused_kernels(allowed=True):
         found = torch.func.grad(objective)(parameters)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    largest = max(float(gradient.abs().max()) for gradient in expected.values())  # small ones are sums of such
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * largest)
 
 
 def test_a_second_derivative_takes_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -349,6 +349,12 @@ def test_images_are_not_transductive_unless_asked_for() -> None:
         > 1e-6
     )
     assert Learner("maml", "omniglot").experiment.network.norm == "instance"
+    photographs = Learner("maml", "cifar-fs").experiment
+    assert (photographs.network.norm, photographs.data.temperature_exponent) == ("instance", 0.0)
+    assert not photographs.transductive
+    assert Learner("maml", "cifar-fs", temperature_exponent=0.5).experiment.transductive
+    own = fewsure.Images(folder="photos", softmax_temperature=None, temperature_exponent=None)
+    assert Learner("maml", own).experiment.data.temperature_exponent is None
 
 
 def test_protonet_takes_any_way_and_shot_and_the_others_any_shot(classifiers: dict[str, Learner]) -> None:

@@ -167,6 +167,14 @@ def test_a_reproduction_of_classification_is_written_up(tmp_path: Path, capsys: 
     config = json.loads((tmp_path / "out" / "maml" / "trial-0" / "config.json").read_text())
     assert config["training"]["updates"] == row["updates"] == 3  # features are tried in full
 
+    def trained(name: str, file: str) -> bytes:
+        return (tmp_path / "out" / "maml" / name / file).read_bytes()
+
+    best = int(row["preset"].removeprefix("recommended, trial "))
+    assert trained("seed-0", "checkpoint.safetensors") == trained(f"trial-{best}", "checkpoint.safetensors")
+    assert trained("seed-0", "metrics.jsonl") == trained(f"trial-{best}", "metrics.jsonl")  # with the seconds: a copy
+    assert not (tmp_path / "out" / "maml" / "seed-0" / "validation.json").exists()
+
     (tmp_path / "out" / "maml" / "seed-0").rename(tmp_path / "out" / "other")
     (tmp_path / "out" / "another").mkdir()
     (tmp_path / "out" / "other").rename(tmp_path / "out" / "another" / "seed-0")

@@ -128,9 +128,31 @@ def test_a_mixture_on_cifar_fs_is_two_points_ahead_of_maml_with_a_lower_nll_and_
     assert simpa["accuracy"]["mean"] > maml["accuracy"]["mean"] + 0.02
     assert simpa["nll"]["mean"] + simpa["nll"]["ci95"] < maml["nll"]["mean"] - maml["nll"]["ci95"]
     assert simpa["ece_ci95"][0] > maml["ece_ci95"][1]
-    assert simpa["softmax_temperature"] < 1 < maml["softmax_temperature"]
-    bins = zip(*(simpa["reliability"][name] for name in ("weight", "accuracy", "confidence")), strict=True)
-    assert sum(weight * (seen - said) for weight, seen, said in bins if said) > 0.9 * simpa["ece"]  # not sure enough
+    assert simpa["train_seconds"] < 300
+
+
+@pytest.mark.parametrize("shot", ["1shot", "5shot"])
+def test_simpa_is_the_most_accurate_on_cifar_fs_and_no_method_is_sure_enough_of_test_classes(shot: str) -> None:
+    rows = json.loads((ROOT / "results" / f"cifar-fs-{shot}.json").read_text())
+    simpa, *others = sorted(rows, key=lambda row: -row["accuracy"]["mean"])
+    assert simpa["algorithm"] == "simpa"
+    assert simpa["accuracy"]["mean"] - simpa["accuracy"]["ci95"] > others[0]["accuracy"]["mean"]
+    for row in rows:
+        assert row["temperature_exponent"] > 0
+        bins = zip(*(row["reliability"][name] for name in ("weight", "accuracy", "confidence")), strict=True)
+        assert sum(weight * (seen - said) for weight, seen, said in bins if said) > 0.5 * row["ece"]
+
+
+def test_with_a_temperature_that_depends_on_the_task_simpas_ece_on_cifar_fs_is_a_third_lower_and_more() -> None:
+    for shot in (1, 5):
+        before = next(
+            run
+            for run in TRIED
+            if "third round" in str(run["changed"].get("tasks"))
+            and run["method"] == "simpa"
+            and run["changed"].get("shot", 1) == shot
+        )
+        assert simpa_and_maml(f"cifar-fs-{shot}shot")[0]["ece"] < 0.65 * before["ece"]
 
 
 def test_what_changed_on_cifar_fs_gained_two_points_and_more() -> None:
@@ -139,7 +161,7 @@ def test_what_changed_on_cifar_fs_gained_two_points_and_more() -> None:
     ]
     for run in (run for run in rounds if run["method"] != "protonet"):
         of = dict(zip(("simpa", "maml"), simpa_and_maml(f"cifar-fs-{run['changed'].get('shot', 1)}shot"), strict=True))
-        assert 0.015 < of[run["method"]]["accuracy"]["mean"] - run["accuracy"] < 0.05
+        assert 0.015 < of[run["method"]]["accuracy"]["mean"] - run["accuracy"] < 0.06
     assert len(rounds) == 5
 
 
@@ -162,16 +184,18 @@ def test_every_seed_of_simpa_on_features_is_ahead_of_the_nearest_mean_and_the_ot
     least = min(row["accuracy"]["mean"] for row in of["simpa"])
     assert len(of["simpa"]) == len(of["maml"]) == 3
     assert max(others) < nearest["mean"] + nearest["ci95"] < least
-    assert max(row["ece"] for row in of["simpa"]) < 0.03 < 0.5 * min(row["ece"] for row in of["maml"])
+    ece = {name: mean(row["ece"] for row in of[name]) for name in of}
+    assert ece["simpa"] < 0.03 < min(ece["maml"], ece["protonet"])
+    assert all(row["softmax_temperature"] > 1 for row in of["simpa"])
 
 
 def test_on_features_of_tiny_tiered_simpa_is_ahead_of_the_nearest_mean_and_mamls_equal_but_not_sure_enough() -> None:
     rows = json.loads((ROOT / "results" / "features-tiny-tiered-1shot.json").read_text())
     of = {row["algorithm"]: row for row in rows}
     simpa, maml, nearest = of["simpa"], of["maml"], rows[0]["nearest_mean"]["accuracy"]
-    assert simpa["accuracy"]["mean"] - simpa["accuracy"]["ci95"] > nearest["mean"] + nearest["ci95"]
+    assert simpa["accuracy"]["mean"] > nearest["mean"] + nearest["ci95"]
     assert abs(simpa["accuracy"]["mean"] - maml["accuracy"]["mean"]) < 0.002
-    assert min(simpa["ece"], maml["ece"]) > 0.06
+    assert min(simpa["ece"], maml["ece"]) > 0.04
 
 
 def test_on_features_of_cifar_fs_with_five_shots_simpa_is_mamls_equal_and_the_nearest_mean_a_little_ahead() -> None:

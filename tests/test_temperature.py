@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fewsure import FewsureError, load
+from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.predictor import checkpoint_digest
 from fewsure.data.classification import Features
 from fewsure.evaluation import evaluate
@@ -17,6 +18,7 @@ from fewsure.experiment import load_preset
 from fewsure.export import export
 from fewsure.learned import most_likely_temperature, with_learned
 from fewsure.reproduce import changed
+from fewsure.temperature import Temperature, log_odds
 from fewsure.training.runs import Run
 from fewsure.workflow import evaluate_run, start_run, train_run
 
@@ -46,16 +48,114 @@ def trained(folder: Path, method: str = "maml", **data: Any) -> Run:
 
 def test_the_most_likely_temperature_has_no_slope_and_scales_with_the_outputs() -> None:
     generator = torch.Generator().manual_seed(0)
-    outputs = torch.randn(3, 500, 4, generator=generator, dtype=torch.float64)
-    y = torch.randint(4, (500,), generator=generator)
-    y[:300] = outputs.mean(0).argmax(-1)[:300]
-    found = most_likely_temperature(outputs, y)
+    outputs = torch.randn(2, 3, 250, 4, generator=generator, dtype=torch.float64)
+    y = torch.randint(4, (2, 250), generator=generator)
+    y[:, :150] = outputs.mean(1).argmax(-1)[:, :150]
+    found = most_likely_temperature(outputs, y, exponent=0.0).at_even_odds
 
     def nll(temperature: float) -> float:
-        return float(-(outputs / temperature).softmax(-1).mean(0).gather(-1, y[:, None]).log().mean())
+        return float(-(outputs / temperature).softmax(-1).mean(1).gather(-1, y.unsqueeze(-1)).log().mean())
 
     assert nll(found) <= min(nll(found * 1.02), nll(found / 1.02))
-    assert most_likely_temperature(5 * outputs, y) == pytest.approx(5 * found, rel=0.02)
+    assert most_likely_temperature(5 * outputs, y, exponent=0.0).at_even_odds == pytest.approx(5 * found, rel=0.02)
+
+
+def test_an_exponent_is_found_again_from_tasks_whose_labels_follow_it() -> None:
+    """Outputs of tasks that differ in how sure they are, and labels drawn from the softmax at another temperature."""
+    generator = torch.Generator().manual_seed(0)
+    scale = torch.linspace(0.5, 3, 100, dtype=torch.float64).view(-1, 1, 1, 1)
+    outputs = scale * torch.randn(100, 1, 300, 5, generator=generator, dtype=torch.float64)
+    true = Temperature(1.5, 0.4)
+    probabilities = torch.stack([true.divide(task).softmax(-1)[0] for task in outputs])
+    y = torch.multinomial(probabilities.flatten(0, 1), 1, generator=generator).view(100, 300)
+    found = most_likely_temperature(outputs, y, exponent=None)
+    assert found.at_even_odds == pytest.approx(1.5, rel=0.05)
+    assert found.exponent == pytest.approx(0.4, abs=0.03)
+
+    def nll(temperature: Temperature) -> float:
+        divided = torch.stack([temperature.divide(task)[0] for task in outputs])
+        return float(-divided.log_softmax(-1).gather(-1, y.unsqueeze(-1)).mean())
+
+    around = [
+        Temperature(found.at_even_odds * factor, found.exponent + step)
+        for factor in (0.95, 1, 1.05)
+        for step in (-0.05, 0.05)
+    ]
+    assert nll(found) < min(map(nll, around))
+
+
+def test_a_temperature_is_learned_for_an_exponent_that_is_given(tmp_path: Path) -> None:
+    run = trained(tmp_path, softmax_temperature=None, temperature_exponent=0.3)
+    found = json.loads((run.folder / "temperature.json").read_text())
+    assert set(found) == {"softmax_temperature"}
+    meta, data = run.load(CPU).meta, run.experiment.data
+
+    def nll(temperature: float) -> float:
+        given = replace(run.experiment, data=replace(data, softmax_temperature=temperature))  # type: ignore[type-var]
+        return float(evaluate(given, meta, tasks=200, seed=0, stream="validation")[0]["nll"]["mean"])
+
+    best = found["softmax_temperature"]
+    assert nll(best) < min(nll(1.1 * best), nll(best / 1.1))
+
+
+@pytest.mark.parametrize("right", [0, 250, 500])
+def test_tasks_that_are_equally_sure_have_one_temperature(right: int) -> None:
+    outputs = torch.tensor([2.0, 0.0, 1.0], dtype=torch.float64).expand(20, 1, 25, 3)
+    y = torch.ones(500, dtype=torch.int64)
+    y[:right] = 0
+    assert abs(most_likely_temperature(outputs, y.view(20, 25), exponent=None).exponent) < 0.01
+
+
+def test_a_task_is_surer_the_less_is_left_for_other_classes() -> None:
+    """Against probabilities in double precision, with outputs so far apart that 1 − p is 0 in single precision."""
+    outputs = torch.tensor([[[19.0, 0.0, 1.0], [0.0, 2.0, 1.0]]])
+    p = outputs.double().softmax(-1)[0].sort(-1).values
+    expected = (p[:, 2] / (p[:, 0] + p[:, 1])).log().mean()
+    assert float(log_odds(outputs)) == pytest.approx(float(expected), rel=1e-6)
+    assert float(1 - outputs.softmax(-1)[0, 0, 0]) == 0
+    certain = torch.tensor([[[1e4, 0.0]]])
+    assert Temperature(1.0, 1.0).divide(certain).isfinite().all()
+
+
+def test_with_an_exponent_predictions_are_those_of_a_query_set(tmp_path: Path) -> None:
+    run = trained(tmp_path, "simpa", softmax_temperature=None, temperature_exponent=None)
+    found = json.loads((run.folder / "temperature.json").read_text())
+    assert set(found) == {"softmax_temperature", "temperature_exponent"}
+    assert found["temperature_exponent"] != 0
+    summary = evaluate_run(run, CPU, tasks=20, seed=0, quiet=True)
+    assert summary["transductive"]
+    assert {name: summary[name] for name in found} == found
+    learner = load(run.folder, device="cpu")
+    pool = run.experiment.data.pool("test")  # type: ignore[attr-defined]
+    adapted = learner.adapt(pool.examples[[int(start) for start in pool.starts[:3]]].numpy(), ["a", "b", "c"])
+    x = pool.examples[1:9].numpy()
+    together, in_batches = adapted.predict(x), adapted.predict(x, batch_size=2)
+    np.testing.assert_allclose(together.probabilities, in_batches.probabilities, atol=1e-6)  # type: ignore[union-attr]
+    raw = adapted.predictor.experiment.algorithm.predict(
+        adapted.posterior, adapted.model, torch.as_tensor(x), adapted.noise
+    )
+    p = raw.softmax(-1).mean(0).max(-1).values
+    odds = (p / (1 - p)).log().mean().exp()
+    divided = raw / (found["softmax_temperature"] * odds ** -found["temperature_exponent"])
+    np.testing.assert_allclose(together.probabilities, divided.softmax(-1).mean(0), atol=1e-5)  # type: ignore[union-attr]
+    with pytest.raises(FewsureError, match="--temperature-exponent 0"):
+        export(adapted)
+    (run.folder / "temperature.json").write_text(json.dumps({"softmax_temperature": 1.0}))
+    with pytest.raises(FewsureError, match="temperature_exponent"):
+        with_learned(run, CPU)
+
+
+def test_coverage_with_an_exponent_is_for_query_sets_like_those_that_were_certified(tmp_path: Path) -> None:
+    run = trained(tmp_path, "protonet", softmax_temperature=1.0, temperature_exponent=0.3)
+    certificate = certify_run(run, CPU, Request(tasks=20), quiet=True)
+    assert "not transductive" not in json.dumps(certificate)
+    assert "transductive" in json.dumps(certificate)
+    learner = load(run.folder, device="cpu")
+    pool = run.experiment.data.pool("test")  # type: ignore[attr-defined]
+    adapted = learner.adapt(pool.examples[[int(start) for start in pool.starts[:3]]].numpy(), ["a", "b", "c"])
+    assert len(adapted.predict(pool.examples[:12].numpy(), coverage=0.9).sets) == 12  # type: ignore[union-attr]
+    with pytest.raises(FewsureError, match="12 query points, as in the calibration tasks"):
+        adapted.predict(pool.examples[:11].numpy(), coverage=0.9)
 
 
 def test_the_temperature_is_learned_when_training_ends_and_lowers_the_nll_of_validation_tasks(tmp_path: Path) -> None:
@@ -101,16 +201,16 @@ def test_a_temperature_of_a_checkpoint_on_the_way_is_not_kept(tmp_path: Path, mo
 
     def save_and_be_looked_at(run: Run, *given: Any, **named: Any) -> None:
         save(run, *given, **named)
-        run.save_learned("softmax_temperature", 77.0)
+        run.save_learned({"softmax_temperature": 77.0})
 
     monkeypatch.setattr(Run, "save", save_and_be_looked_at)
-    assert trained(tmp_path, softmax_temperature=None).learned("softmax_temperature") != 77
+    assert trained(tmp_path, softmax_temperature=None).learned(["softmax_temperature"]) != {"softmax_temperature": 77}
 
 
 def test_a_calibration_belongs_to_its_temperature(tmp_path: Path) -> None:
     run = trained(tmp_path, softmax_temperature=None)
     before = checkpoint_digest(run)
-    run.save_learned("softmax_temperature", 2.0)
+    run.save_learned({"softmax_temperature": 2.0})
     assert checkpoint_digest(run) != before
 
 
@@ -139,19 +239,22 @@ def test_what_a_temperature_is_learned_from_cannot_certify(tmp_path: Path) -> No
 
 def test_tasks_are_loaded_once_whatever_the_temperature(tmp_path: Path) -> None:
     data = Features(folder=str(write_blobs(tmp_path / "blobs")), way=3, query=4)
-    first, second = (replace(data, softmax_temperature=value).tasks("test", CPU) for value in (1.1, 1.2))
-    assert first is second
+    first, *others = (
+        replace(data, softmax_temperature=value, temperature_exponent=exponent).tasks("test", CPU)
+        for value, exponent in ((1.1, 0.0), (1.2, 0.0), (None, None))
+    )
+    assert all(other is first for other in others)
 
 
 @pytest.mark.parametrize(
     ("content", "word"),
-    [("{}", "softmax_temperature"), ('{"softmax_temperature": 0}', "above 0"), ("not JSON", "damaged")],
+    [("{}", "softmax_temperature"), ('{"softmax_temperature": 0}', "is 0.0"), ("not JSON", "damaged")],
 )
 def test_a_damaged_temperature_is_one_line(content: str, word: str, tmp_path: Path) -> None:
     run = trained(tmp_path, softmax_temperature=None)
     (run.folder / "temperature.json").write_text(content)
     with pytest.raises(FewsureError, match=word):
-        run.learned("softmax_temperature")
+        run.learned(["softmax_temperature"])
 
 
 @pytest.mark.parametrize(
@@ -160,6 +263,9 @@ def test_a_damaged_temperature_is_one_line(content: str, word: str, tmp_path: Pa
         ({"softmax_temperature": 0.0}, "expected `softmax_temperature`"),
         ({"softmax_temperature": float("inf")}, "expected `softmax_temperature`"),
         ({"softmax_temperature": None, "train_on_validation": True}, "cannot be learned from them"),
+        ({"temperature_exponent": float("nan")}, "expected `temperature_exponent`"),
+        ({"temperature_exponent": 1.5}, "expected `temperature_exponent`"),
+        ({"temperature_exponent": None}, "learned together, but got 1.0"),
     ],
 )
 def test_a_temperature_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:

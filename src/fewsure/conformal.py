@@ -156,7 +156,7 @@ class Calibration:
     """Labelled examples: of each class, or of a regression task."""
     query: int
     """Query points that are predicted together, of each class or of a regression task. It matters to a transductive
-    norm, which sees them all."""
+    run, which sees them all."""
     norm: str
     """What the network normalises activations by."""
     transductive: bool
@@ -205,7 +205,7 @@ class Calibration:
         require(norm == self.norm, "norm", f"{self.norm}, as in the calibration tasks", norm)
         if self.transductive:
             expected = self.query * (self.way or 1)
-            reason = f"{expected} query points, as in the calibration tasks, since the norm sees them all"
+            reason = f"{expected} query points, as in the calibration tasks, since they are predicted together"
             require(points == expected, "x", reason, points)
 
 

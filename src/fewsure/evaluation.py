@@ -97,7 +97,7 @@ def evaluate_in_shards(
         "shot": data.shot,
         "tasks": tasks,
         "samples": samples,
-        "transductive": model.network.transductive,
+        "transductive": experiment.transductive,
         **figures,
         "stream": stream,
         "seed": seed,

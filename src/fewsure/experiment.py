@@ -17,6 +17,7 @@ from fewsure.data import DATA, Data
 from fewsure.devices import Precision
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.records import from_record, to_record
+from fewsure.temperature import Temperature
 from fewsure.training.schedule import Schedule
 from fewsure.types import Algorithm, Model, Noise, Parts
 
@@ -108,16 +109,18 @@ class Experiment:
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         """Outputs (S, N, C) of S functions from a task's posterior, as predictions use them."""
-        return self.tempered(self.algorithm.predict(posterior, model, x, noise))
+        return self.temperature.divide(self.algorithm.predict(posterior, model, x, noise))
 
     @property
-    def temperature(self) -> float:
+    def temperature(self) -> Temperature:
         """What outputs are divided by before the softmax: 1 where there are no classes, or until it is learned."""
-        return getattr(self.data, "softmax_temperature", None) or 1.0
+        at_even_odds = getattr(self.data, "softmax_temperature", None) or 1.0
+        return Temperature(at_even_odds, getattr(self.data, "temperature_exponent", None) or 0.0)
 
-    def tempered(self, outputs: Tensor) -> Tensor:
-        """Outputs divided by the temperature."""
-        return outputs if self.temperature == 1 else outputs / self.temperature
+    @property
+    def transductive(self) -> bool:
+        """Whether a prediction depends on the other query points."""
+        return self.model.network.transductive or getattr(self.data, "temperature_exponent", 0.0) != 0.0
 
     def record(self) -> dict[str, Any]:
         """The experiment as JSON values, which `from_values` reads back."""

@@ -51,10 +51,10 @@ class Exported(NamedTuple):
 
 def export(adapted: Adapted) -> Exported:
     """The program of an adapted task. Its outputs are those of `adapted.predict`, up to rounding."""
-    if adapted.model.network.transductive:
+    if adapted.transductive:
         raise FewsureError(
-            "the predictions of this run depend on the other queries (its norm is `batch`), so that no program maps an "
-            "example to its prediction; train with --norm instance, or --norm none"
+            "the predictions of this run depend on the other queries, so that no program maps an example to its "
+            "prediction; train with --norm instance, or --norm none, and with --temperature-exponent 0"
         )
     adapted.predict(_example(adapted))  # refuses one that diverged
     task = _on_cpu(adapted)
@@ -125,8 +125,10 @@ class AdaptedModule(torch.nn.Module):
     def _outputs(self, x: Tensor) -> Tensor:
         task = self._task
         if self._networks is None:
-            return task.predictor.outputs(task.posterior, task.model, x, task.noise)
-        return task.predictor.experiment.tempered(outputs(task.model.network, self._networks, x))
+            found = task.predictor.outputs(task.posterior, task.model, x, task.noise)
+        else:
+            found = outputs(task.model.network, self._networks, x)
+        return task.predictor.experiment.temperature.divide(found)
 
 
 def sampled_networks(adapted: Adapted) -> Params | None:

@@ -1,12 +1,13 @@
 """What is learned from validation tasks when training ends, and kept with the run, so that predictions are calibrated.
 
 Of a user's own regression tasks it is the noise on labels; of classes the temperature, which outputs are divided by
-before the softmax. Each is the one that makes the labels of the validation tasks most likely.
+before the softmax, and how it depends on the task. They are those that make the labels of validation tasks most likely.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,65 +21,70 @@ from fewsure.evaluation import BLOCK, score_blocks, shared_noise, unseen_block
 from fewsure.experiment import Experiment
 from fewsure.metrics.scores import class_probabilities, mixture_nll, negative_log_likelihood
 from fewsure.scoring import Predict
+from fewsure.temperature import Temperature, log_odds
 from fewsure.training.distributed import any_of
-from fewsure.training.runs import Run
+from fewsure.training.runs import LEARNED_FILES, Run
 from fewsure.types import Facts, Noise, Parts, Task
 
 TASKS = 200
 NOISE = (1e-3, 1e1)
 """The range that is searched, in standard deviations of the target."""
 TEMPERATURE = (1e-2, 1e2)
+EXPONENT = (-1.0, 1.0)
+NOTHING = 1e-6
+"""What an exponent must gain in NLL, times its square: where tasks are equally sure, it is 0."""
+PRECISION = 0.01
+"""Of an exponent, and of the logarithm of the others: 1 %."""
 
 
 def with_learned(run: Run, device: torch.device) -> Experiment:
     """The run's experiment with what is to be learned: read from the run, or learned now and kept with it."""
     experiment = run.experiment
-    name = to_learn(experiment)
-    if name is None:
+    names = to_learn(experiment)
+    if not names:
         return experiment
-    value = run.learned(name)
-    if any_of(value is None):  # all processes must do the same
-        value = learn(experiment, run.load(device).meta, device)
-        run.save_learned(name, value)
-    return _with(experiment, name, value)
+    values = run.learned(names)
+    if any_of(values is None):  # all processes must do the same
+        values = learn(experiment, run.load(device).meta, device)
+        run.save_learned(values)
+    return _with(experiment, values or {})
 
 
 def learned_by(experiment: Experiment, meta: Parts, device: torch.device) -> Experiment:
     """The experiment with what is to be learned, for these meta-parameters."""
-    name = to_learn(experiment)
-    return experiment if name is None else _with(experiment, name, learn(experiment, meta, device))
+    return _with(experiment, learn(experiment, meta, device)) if to_learn(experiment) else experiment
 
 
-def to_learn(experiment: Experiment) -> str | None:
-    """The option that is to be learned: `noise_std`, `softmax_temperature`, or none where it is given."""
-    data = experiment.data
-    if isinstance(data, OwnRegression):
-        return "noise_std" if data.noise_std is None else None
-    return "softmax_temperature" if isinstance(data, Classification) and data.softmax_temperature is None else None
+def to_learn(experiment: Experiment) -> tuple[str, ...]:
+    """The options of the data that are to be learned, which are none in the experiment."""
+    return tuple(name for name in LEARNED_FILES if getattr(experiment.data, name, 0.0) is None)
 
 
 def needed_splits(experiment: Experiment) -> tuple[Split, ...]:
     """What a run needs of its data before it is tested."""
-    return ("train",) if to_learn(experiment) is None else ("train", "validation")
+    return ("train", "validation") if to_learn(experiment) else ("train",)
 
 
-def learn(experiment: Experiment, meta: Parts, device: torch.device) -> float:
-    """The standard deviation, in the target's unit, or the temperature, from 200 validation tasks.
+def learn(experiment: Experiment, meta: Parts, device: torch.device) -> dict[str, float]:
+    """The options that are to be learned, from 200 validation tasks; noise is in the target's unit.
 
     What the sampled functions miss counts as noise, too.
     """
+    data = experiment.data
+    if isinstance(data, Classification):  # what is learned is to be applied to outputs as they are
+        experiment = dataclasses.replace(experiment, data=data.at_temperature_1)
     shared = shared_noise(experiment, 0, "validation", device)
     blocks = (unseen_block(experiment, index, 0, "validation", device) for index in range(TASKS // BLOCK))
     records = score_blocks(experiment, meta, shared, blocks, _record, lambda done: None)
     outputs, y = records["outputs"].double(), records["y"]
     if not bool(outputs.isfinite().all()):
         raise Diverged("adaptation diverged on validation tasks; train anew with a lower --lr or --inner-lr")
-    # Every task has as many points, so tasks are joined point by point.
-    joined, labels = outputs.movedim(0, 1).flatten(1, 2), y.flatten(0, 1)
-    data = experiment.data
     if isinstance(data, OwnRegression):
-        return most_likely_noise(joined, labels.double()) * data.fitted_scale.y_std
-    return most_likely_temperature(joined, labels)
+        return {"noise_std": most_likely_noise(_joined(outputs), y.flatten(0, 1).double()) * data.fitted_scale.y_std}
+    assert isinstance(data, Classification)
+    found = most_likely_temperature(outputs, y, data.temperature_exponent)
+    learned = {"softmax_temperature": found.at_even_odds}
+    return learned if data.temperature_exponent is not None else learned | {"temperature_exponent": found.exponent}
 
 
 def most_likely_noise(outputs: Tensor, y: Tensor) -> float:
@@ -87,36 +93,63 @@ def most_likely_noise(outputs: Tensor, y: Tensor) -> float:
     >>> round(most_likely_noise(torch.zeros(1, 2, 1), torch.tensor([[3.0], [-3.0]])), 1)
     3.0
     """
-    return _minimiser(lambda noise_std: float(mixture_nll(outputs, y, noise_std)), *NOISE)
+    return _positive_minimiser(lambda noise_std: float(mixture_nll(outputs, y, noise_std)), NOISE)
 
 
-def most_likely_temperature(outputs: Tensor, y: Tensor) -> float:
-    """The temperature, to 1 %, that minimises the mean NLL of 1/S Σ_s softmax(outputs_s / temperature) over points.
+def most_likely_temperature(outputs: Tensor, y: Tensor, exponent: float | None) -> Temperature:
+    """The temperature that minimises the mean NLL of 1/S Σ_s softmax(outputs_s / temperature) over the points of tasks.
 
-    outputs (S, N, C), y (N,). Of four points that the outputs are equally sure of, three are right:
+    outputs (T, S, N, C), y (T, N); an `exponent` that is none is found too. Of four points that the outputs are equally
+    sure of, three are right:
 
-    >>> certain = torch.tensor([[[1.0, 0.0]]]).expand(1, 4, 2)
-    >>> round(most_likely_temperature(certain, torch.tensor([0, 0, 0, 1])), 2), round(1 / math.log(3), 2)
+    >>> certain = torch.tensor([1.0, 0.0]).expand(1, 1, 4, 2)
+    >>> found = most_likely_temperature(certain, torch.tensor([[0, 0, 0, 1]]), exponent=0.0)
+    >>> round(found.at_even_odds, 2), round(1 / math.log(3), 2)
     (0.91, 0.91)
     """
-    return _minimiser(
-        lambda temperature: float(negative_log_likelihood(class_probabilities(outputs / temperature), y)), *TEMPERATURE
-    )
+    sureness = torch.stack([log_odds(task) for task in outputs])
+    centre = float(sureness.mean())
+
+    def through(at_centre: float, exponent: float) -> Temperature:
+        """The one that a task of average sureness has `at_centre` with."""
+        return Temperature(at_centre * math.exp(exponent * centre), exponent)
+
+    def loss(at_centre: float, exponent: float) -> float:
+        temperatures = through(at_centre, exponent).of(sureness)
+        probabilities = class_probabilities(_joined(outputs / temperatures.view(-1, 1, 1, 1)))
+        return float(negative_log_likelihood(probabilities, y.flatten())) + NOTHING * exponent**2
+
+    slope = exponent or 0.0
+    at_centre = _positive_minimiser(partial(loss, exponent=slope), TEMPERATURE)
+    for _ in range(2 if exponent is None else 0):  # of a task of average sureness, it hardly depends on the exponent
+        slope = _minimiser(partial(loss, at_centre), *EXPONENT)
+        at_centre = _positive_minimiser(partial(loss, exponent=slope), (at_centre / 2, at_centre * 2))
+    return through(at_centre, slope)
+
+
+def _positive_minimiser(loss: Callable[[float], float], between: tuple[float, float]) -> float:
+    """Where a function with one minimum between two positive numbers has it, to 1 %."""
+    return math.exp(_minimiser(lambda logarithm: loss(math.exp(logarithm)), *map(math.log, between)))
 
 
 def _minimiser(loss: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function with one minimum between `low` and `high` has it, to 1 %."""
-    while high / low > 1.01:
-        candidates = torch.logspace(math.log10(low), math.log10(high), 9).tolist()
+    """Where a function with one minimum between `low` and `high` has it."""
+    while high - low > PRECISION:
+        candidates = torch.linspace(low, high, 9, dtype=torch.float64).tolist()
         losses = [loss(candidate) for candidate in candidates]
         best = losses.index(min(losses))
         low, high = candidates[max(best - 1, 0)], candidates[min(best + 1, 8)]
-    return math.sqrt(low * high)
+    return (low + high) / 2
 
 
-def _with(experiment: Experiment, name: str, value: Any) -> Experiment:
+def _joined(outputs: Tensor) -> Tensor:
+    """The points of all tasks as one: (T, S, N, C) → (S, T · N, C)."""
+    return outputs.movedim(0, 1).flatten(1, 2)
+
+
+def _with(experiment: Experiment, values: Mapping[str, float]) -> Experiment:
     data: Any = experiment.data
-    return dataclasses.replace(experiment, data=dataclasses.replace(data, **{name: value}))
+    return dataclasses.replace(experiment, data=dataclasses.replace(data, **values))
 
 
 def _record(predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:

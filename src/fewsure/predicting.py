@@ -138,10 +138,10 @@ def _query_images(path: Path) -> list[Path]:
 def predictions(
     adapted: Adapted, files: Files, query: Path, *, coverage: float | None, batch_size: int
 ) -> Iterator[Record]:
-    """A record of each query point. A transductive network sees all of them at once."""
+    """A record of each query point. A transductive run sees all of them at once."""
     if coverage is not None:
         adapted.require_calibration()
-    size = 2**31 if adapted.model.network.transductive else batch_size
+    size = 2**31 if adapted.transductive else batch_size
     for points in files.query(query, size):
         predicted = adapted.predict(points.x, coverage=coverage, batch_size=batch_size)
         described = _values(predicted) if isinstance(predicted, ValuePrediction) else _classes(predicted)

@@ -14,7 +14,9 @@ on where the last one stopped.
 
 import dataclasses
 import json
+import shutil
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +28,7 @@ import torch
 from matplotlib.figure import Figure
 
 from fewsure.algorithms.simpa import Simpa
+from fewsure.data import prepared
 from fewsure.data.classification import Features
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError
@@ -133,25 +136,31 @@ class Reproduction:
     def do(self, job: Job) -> None:
         """Train and score a trial on validation tasks, or the best trial's settings with a seed on the final ones."""
         target, folder = TARGETS[self.target], self.folder / job.entry / f"{job.kind}-{job.number}"
+        if job.kind == "seed" and not target.tunes:
+            self._train_and_evaluate(folder, target.variants()[job.entry], job.number)
+            return
         if job.kind == "seed":
-            experiment = self._best_trial(job.entry) if target.tunes else target.variants()[job.entry]
+            best = self._best_trial(job.entry)
+            experiment, trial = target.trials(job.entry)[best], folder.parent / f"trial-{best}"
             if target.joins_validation:
-                experiment = changed(experiment, {"data": {"train_on_validation": True}}, None)
-            self._train_and_evaluate(folder, experiment, job.number, target.stream)
+                joined = changed(experiment, {"data": {"train_on_validation": True}}, None)
+                self._train_and_evaluate(folder, joined, job.number)
+            else:
+                self._train_and_evaluate(folder, experiment, job.number, trial)
             return
         with _divergence_reported(folder):
             self._validate(self._train(folder, target.trials(job.entry)[job.number], target.trial_share, seed=0))
 
-    def _best_trial(self, method: str) -> Experiment:
-        """The trial with the lowest validation NLL, of those that did not diverge."""
+    def _best_trial(self, method: str) -> int:
+        """The number of the trial with the lowest validation NLL, of those that did not diverge."""
         scores = []
-        for number, experiment in enumerate(TARGETS[self.target].trials(method)):
+        for number in range(len(TARGETS[self.target].trials(method))):
             folder = self.folder / method / f"trial-{number}"
             if (folder / VALIDATION).is_file():
-                scores.append((self._validate(Run.open(folder))["nll"]["mean"], number, experiment))
+                scores.append((self._validate(Run.open(folder))["nll"]["mean"], number))
         if not scores:
             raise Diverged(f"every tuning trial of {method} diverged; see {self.folder / method}")
-        return min(scores, key=lambda score: score[:2])[2]
+        return min(scores)[1]
 
     def rows(self) -> list[dict[str, Any]]:
         """One object per entry and seed that is finished: the evaluation, with what it took."""
@@ -229,17 +238,22 @@ class Reproduction:
     def _seed(self) -> int:
         return TARGETS[self.target].test_seed
 
-    def _train_and_evaluate(self, folder: Path, experiment: Experiment, seed: int, stream: Split) -> None:
+    def _train_and_evaluate(self, folder: Path, experiment: Experiment, seed: int, trial: Path | None = None) -> None:
+        stream = TARGETS[self.target].stream
         with _divergence_reported(folder):
-            run = self._train(folder, experiment, 1.0, seed)
+            run = self._train(folder, experiment, 1.0, seed, trial)
             found, asked = run.evaluation() or {}, {"tasks": self.tasks, "seed": self._seed, "stream": stream}
             if any(found.get(name) != value for name, value in asked.items()):
                 evaluate_run(run, self.device, tasks=self.tasks, seed=self._seed, stream=stream, quiet=self.quiet)
 
-    def _train(self, folder: Path, experiment: Experiment, share: float, seed: int) -> Run:
+    def _train(self, folder: Path, experiment: Experiment, share: float, seed: int, trial: Path | None = None) -> Run:
+        """A trained run; where a trial of the same options was trained as long, with the same seed, a copy of it."""
         updates = max(1, round(experiment.training.updates * share * self.budget))
         training = dataclasses.replace(experiment.training, updates=updates, seed=seed)
-        run = start_run(folder, dataclasses.replace(experiment, training=training), resume=True)
+        experiment = dataclasses.replace(experiment, training=training)
+        if trial is not None and not folder.exists() and _is_of(Run.open(trial), experiment):
+            _copy_run(trial, folder)
+        run = start_run(folder, experiment, resume=True)
         train_run(run, self.device, quiet=self.quiet)
         return run
 
@@ -254,6 +268,19 @@ class Reproduction:
         except ValueError as error:
             raise FewsureError(f"{file}: expected JSON, but {error}; delete the file, and it is made again") from None
         return found
+
+
+def _is_of(run: Run, experiment: Experiment) -> bool:
+    """Whether a run is trained, and of this experiment."""
+    return run.has_checkpoint and run.experiment == dataclasses.replace(experiment, data=prepared(experiment.data))
+
+
+def _copy_run(trial: Path, folder: Path) -> None:
+    """The run of a trial, without its score; whole or not there."""
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as making:
+        copied = Path(making) / "run"
+        shutil.copytree(trial, copied, ignore=shutil.ignore_patterns(VALIDATION))
+        copied.replace(folder)
 
 
 @contextmanager
@@ -289,7 +316,7 @@ def _methods_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
 def _shots(data: str) -> tuple[Target, Target]:
     """1-shot and 5-shot on photographs."""
     presets = ("recommended", "recommended-5-shot")
-    one, five = (Target(data, "photographs.toml", preset, test_seed=3) for preset in presets)
+    one, five = (Target(data, "photographs.toml", preset, test_seed=4) for preset in presets)
     return one, five
 
 
@@ -315,8 +342,8 @@ for _name, _both in {
     "mini-imagenet": _shots("mini-imagenet"),
     "tiered-imagenet": _feature_shots("tiered-imagenet-leo"),
     "mini-imagenet-features": _feature_shots("mini-imagenet-leo"),
-    "features-cifar-fs": _feature_shots("features", "features/cifar-fs"),
-    "features-tiny-tiered": _feature_shots("features", "features/tiny-tiered", test_seeds=(3, 3)),
+    "features-cifar-fs": _feature_shots("features", "features/cifar-fs", test_seeds=(2, 3)),
+    "features-tiny-tiered": _feature_shots("features", "features/tiny-tiered", test_seeds=(4, 3)),
 }.items():
     SEVERAL[_name] = (f"{_name}-1shot", f"{_name}-5shot")
     TARGETS |= dict(zip(SEVERAL[_name], _both, strict=True))

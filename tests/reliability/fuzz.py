@@ -439,7 +439,7 @@ def all_readers(place: Path) -> dict[str, Reader]:
         "run: evaluated tasks": Reader(shard_file, [shard.read_bytes()]),
         "run: older evaluated tasks": Reader(older_file, [save(trained.evaluation_records())]),
         "run: noise.json": Reader(
-            file("noise.json", lambda path: run.learned("noise_std")), [b'{"noise_std": 0.25}\n']
+            file("noise.json", lambda path: run.learned(["noise_std"])), [b'{"noise_std": 0.25}\n']
         ),
         "run: calibration": run_file("conformal.safetensors", conformal.load),
         "run: data.json": run_file("data.json", lambda path: require_fresh(run, run.experiment)),

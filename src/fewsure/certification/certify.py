@@ -156,7 +156,7 @@ def _calibration(
         shot=experiment.data.shot,
         query=values.shape[1] // (way or 1),
         norm=norm_of(experiment),
-        transductive=experiment.model.network.transductive,
+        transductive=experiment.transductive,
         environment=environment,
         seed=seed,
         noise_std=noise_std_of(experiment),

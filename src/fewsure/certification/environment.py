@@ -118,12 +118,12 @@ def _of_rows(experiment: Experiment, data: OwnRegression, unit: Unit, seed: int,
 
 
 def _described(experiment: Experiment, source: str) -> str:
-    data, norm = experiment.data, _norm(experiment)
-    return f"{experiment.data_name}, {source}, {data.shot}-shot, {data.query_size} query points, {norm}"
+    data, dependence = experiment.data, _dependence(experiment)
+    return f"{experiment.data_name}, {source}, {data.shot}-shot, {data.query_size} query points, {dependence}"
 
 
-def _norm(experiment: Experiment) -> str:
-    return "transductive" if experiment.model.network.transductive else "not transductive"
+def _dependence(experiment: Experiment) -> str:
+    return "transductive" if experiment.transductive else "not transductive"
 
 
 def _of_classes(
@@ -144,7 +144,7 @@ def _of_classes(
             made = f"{len(set(part.groups))} of {len(set(pool.groups))} groups, {made}"
         description = (
             f"{where} ({made}), {data.way}-way{' of one group' if grouped else ''} {data.shot}-shot, {data.query} "
-            f"queries per class, {_norm(experiment)}{alone}"
+            f"queries per class, {_dependence(experiment)}{alone}"
         )
         return FreshTasks(description, episodes, members)
 

@@ -35,7 +35,7 @@ FORMS: tuple[Form, ...] = ("paper", "log", "kl")
 SHARE = 1 / 20
 """Of δ, for the Monte-Carlo error of the loss, and again for that of the KL."""
 INFINITE = "the KL of an implicit posterior is infinite"
-DEPENDENT = "the norm sees all query points at once, so their losses are not independent"
+DEPENDENT = "query points are predicted together, so their losses are not independent"
 
 
 def no_bound(experiment: Experiment) -> str | None:
@@ -59,7 +59,7 @@ def theorem_of(
     The critic's reading is Donsker and Varadhan's lower estimate on samples that it has not been trained on: of
     KL[q(w) ‖ p(w)], or with `moment+critic` of what q's means and variances leave of it. No bound rests on it.
     """
-    algorithm, model, device = experiment.algorithm, experiment.training_model, device_of(meta)
+    algorithm, device = experiment.algorithm, device_of(meta)
     assert isinstance(algorithm, Simpa)
     count = experiment.training.tasks
     tasks, _ = experiment.data.tasks("train", device).sample(count, _generator(seed, "tasks", device))
@@ -80,7 +80,7 @@ def theorem_of(
         kl = _mean_reading([moment_reading(stacked[:, row], algorithm.sigma_w) for row in range(stacked.shape[1])])
     generators = torch.cat([flatten(component["generator"]) for component in split(meta, algorithm.components)])
     kl_theta = gaussian_reading(generators, algorithm.sigma_0, 0.0, algorithm.sigma_theta**2)
-    caveats = [*([DEPENDENT] if model.network.transductive else []), *([INFINITE] if noise == 0 else [])]
+    caveats = [*([DEPENDENT] if experiment.transductive else []), *([INFINITE] if noise == 0 else [])]
     bounds = [
         bound_new_task(
             mean_reading(draws["loss"], SHARE * delta),
@@ -113,8 +113,8 @@ def _draw(
         every = zip(split(adapted, algorithm.components), own["z"], strict=True)
         means = torch.cat([family.means(component["generator"], z[None]) for component, z in every])
         weights = unflatten(model.network, family.perturb(means, own.get("weights")))
-        found = experiment.tempered(outputs(model.network, weights, task.query.x))
-        losses = [per_example(output, task.query.y) for output in found]
+        alone = torch.split(outputs(model.network, weights, task.query.x), 1)  # a loss is of one w
+        losses = [per_example(experiment.temperature.divide(output)[0], task.query.y) for output in alone]
         return torch.stack(losses).clamp(max=1).nan_to_num(1.0).mean(), means
 
     every_task = for_each(one_task, loop=better_looped(model.network, generator.device))

@@ -57,7 +57,7 @@ def _predict(command: Predict) -> None:
     learner = load(command.run, device=command.device)
     files = Files(learner.experiment, command.target)
     adapted = learner.adapt(*files.support(command.support))
-    if adapted.model.network.transductive:
+    if adapted.transductive:
         print("fewsure: this run is transductive: all query points are predicted together", file=sys.stderr)
     if command.coverage is not None:
         _say_what_is_covered(adapted.require_calibration(), command.coverage)

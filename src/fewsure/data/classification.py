@@ -50,6 +50,10 @@ class Classification:
     softmax_temperature: float | None = 1.0
     """What outputs are divided by before the softmax; `none`: learned from validation tasks when training ends, so that
     predictions are neither too sure nor too unsure on new classes."""
+    temperature_exponent: float | None = 0.0
+    """How much lower the temperature is for a task whose predictions are surer: it is multiplied by odds^−exponent, and
+    odds is the geometric mean of p / (1 − p) over the query points, so that a prediction depends on the others. `none`:
+    learned with the temperature, so that predictions are calibrated on easy and on hard tasks."""
 
     name: ClassVar[str]
     kind: ClassVar[Kind] = "classification"
@@ -63,10 +67,19 @@ class Classification:
         temperature = self.softmax_temperature
         known = temperature is None or 0 < temperature < math.inf
         require(known, "softmax_temperature", "a number above 0, or none", temperature)
+        exponent = self.temperature_exponent
+        known = exponent is None or abs(exponent) <= 1
+        require(known, "temperature_exponent", "a number from −1 to 1, or none", exponent)
+        if exponent is None and temperature is not None:
+            raise FewsureError(
+                "expected --softmax-temperature none where the --temperature-exponent is to be learned, since the two "
+                f"are learned together, but got {temperature}; add --temperature-exponent 0"
+            )
         if temperature is None and self.train_on_validation:
             raise FewsureError(
                 "expected a --softmax-temperature where the validation classes are trained on, since it cannot be "
-                "learned from them, but got none; give a number, such as 1, or leave out --train-on-validation"
+                "learned from them, but got none; give --softmax-temperature 1 --temperature-exponent 0, or leave out "
+                "--train-on-validation"
             )
 
     @property
@@ -128,9 +141,14 @@ class Classification:
             return pool
         return restrict(pool, [name for name, _ in kept])
 
+    @property
+    def at_temperature_1(self) -> Self:
+        """The same tasks, with outputs as they are."""
+        return replace(self, softmax_temperature=1.0, temperature_exponent=0.0)
+
     def tasks(self, split: Split, device: torch.device) -> Episodes:
         """The tasks of a split, drawn on a device."""
-        return _tasks(replace(self, softmax_temperature=1.0), split, device, data_root())  # tasks do not depend on it
+        return _tasks(self.at_temperature_1, split, device, data_root())  # tasks do not depend on it
 
     def checksum(self, split: Split) -> str | None:
         """SHA-256 of the split's examples."""
@@ -243,7 +261,7 @@ class FeatureSet(Classification):
         """What examples are centred and scaled by."""
         if self.length is None:
             return Scale(self.shape)
-        return self.scale or _length_scale(replace(self, softmax_temperature=1.0), self.length, data_root())
+        return self.scale or _length_scale(self.at_temperature_1, self.length, data_root())
 
     def prepared(self) -> Self:
         """The same data, looked at anew, with its scale."""

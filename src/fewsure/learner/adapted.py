@@ -50,7 +50,7 @@ class Adapted:
         """Predictions at x (N, …), a numpy array, a list or a tensor.
 
         With `coverage`, sets of labels or intervals too, that hold the truth with that probability (docs/guarantees.md
-        says in which sense); the run must have been certified. The same call gives the same numbers. Unless the network
+        says in which sense); the run must have been certified. The same call gives the same numbers. Unless the run
         is transductive, a prediction depends on its own x alone.
         """
         require(batch_size >= 1, "batch_size", "at least 1", batch_size)
@@ -84,12 +84,16 @@ class Adapted:
         of = "" if self.labels is None else f" of {len(self.labels.classes)} classes"
         return f"Adapted({self.predictor.experiment.algorithm_name}, {sum(self.counts)} examples{of})"
 
+    @property
+    def transductive(self) -> bool:
+        """Whether a prediction depends on the other query points."""
+        return self.predictor.experiment.transductive
+
     def outputs(self, x: Tensor, batch_size: int = BATCH_SIZE) -> Tensor:
         """Outputs (S, N, C) of the sampled functions at inputs as networks see them."""
         batches = [x] if self.model.network.transductive else torch.split(x, batch_size)
-        return torch.cat(
-            [self.predictor.outputs(self.posterior, self.model, batch, self.noise) for batch in batches], dim=1
-        )
+        found = [self.predictor.outputs(self.posterior, self.model, batch, self.noise) for batch in batches]
+        return self.predictor.experiment.temperature.divide(torch.cat(found, dim=1))
 
     def require_calibration(self) -> Calibration:
         """What coverage is made from; refuses a task for which none is known."""

@@ -25,8 +25,8 @@ from fewsure.records import checked, field_types
 from fewsure.training.runs import Run
 from fewsure.workflow import Stopped, evaluate_run, start_run, train_run
 
-OWN_NORM = "instance"
-"""The Learner's default norm of images: a prediction never depends on the other queries."""
+ALONE = {"norm": "instance", "temperature_exponent": 0.0}
+"""What the Learner takes instead of a preset's: a prediction never depends on the other queries, unless asked for."""
 
 
 class Learner:
@@ -195,14 +195,19 @@ def _experiment(algorithm: str, data: Any, preset: str, options: Mapping[str, An
                 "fewsure.Images(folder=…)" if Path(name).is_dir() else "fewsure.Table(file=…, task_column=…, target=…)"
             )
             raise FewsureError(f"expected `data` to be the name of a data set, but {name} is a path; give {hint}")
-        base = load_preset(preset, algorithm, name)
+        base = _preset(preset, algorithm, name)
     else:
         own = data if _is_data(data) else own_tasks(data, **_data_options(options))
         name = next(name for name, kind in DATA.items() if type(own) is kind.data)
-        base = dataclasses.replace(load_preset(preset, algorithm, name), data=own)
-    if hasattr(base.network, "norm") and "norm" not in options:
-        base = dataclasses.replace(base, network=dataclasses.replace(base.network, norm=OWN_NORM))
+        base = dataclasses.replace(_preset(preset, algorithm, name), data=own)
     return _with_options(base, options)
+
+
+def _preset(preset: str, algorithm: str, data: str) -> Experiment:
+    """A preset whose predictions are each of one query."""
+    base = load_preset(preset, algorithm, data)
+    has = {name: value for name, value in ALONE.items() if hasattr(base.network, name) or hasattr(base.data, name)}
+    return _with_options(base, has)
 
 
 def _is_data(data: Any) -> bool:

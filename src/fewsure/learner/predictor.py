@@ -122,9 +122,9 @@ class Predictor:
         }
 
     def outputs(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
-        """Outputs (S, N, C) of the sampled functions of a task."""
+        """Outputs (S, N, C) of the sampled functions of a task, before they are divided by a temperature."""
         with self._as_evaluated():
-            return self.experiment.predict(posterior, model, x, noise)
+            return self.experiment.algorithm.predict(posterior, model, x, noise)
 
     @contextmanager
     def _as_evaluated(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fewsure.report.reference import Printed, PrintedAccuracy, printed_for
 from fewsure.report.styles import display_name
+from fewsure.temperature import Temperature
 
 Row = Mapping[str, Any]
 PROTOCOLS = {
@@ -16,8 +17,8 @@ PROTOCOLS = {
     ),
     "accuracy": (
         "Class probabilities are averaged over 32 sampled networks (BMAML: its particles; MAML, ProtoNet: one). ECE",
-        "and MCE in 10 bins of confidence over the query points of all tasks. Transductive: a query set is normalised",
-        "by its own statistics, as in the paper.",
+        "and MCE in 10 bins of confidence over the query points of all tasks. Transductive: a query set is predicted",
+        "as a whole, since it is normalised by its own statistics, as in the paper, or its temperature depends on it.",
     ),
 }
 """By the score that comes first."""
@@ -55,7 +56,7 @@ def results_page(rows: Sequence[Row], tuning: Sequence[Row], unfinished: Sequenc
             *_with_noise(entries),
             *_commands(rows, target),
             *_unfinished(unfinished),
-            *_tuning(tuning, score, any(row.get("softmax_temperature", 1) != 1 for row in rows)),
+            *_tuning(tuning, score, rows),
             "## Single runs",
             "",
             "Intervals are 95 % over tasks, those of ECE and MCE by bootstrap.",
@@ -91,12 +92,18 @@ def _predictors(rows: Sequence[Row]) -> list[str]:
         f"{_name(row)}'s posterior is a mixture of {row['components']} generators."
         for row in {_name(row): row for row in rows if row.get("components", 1) > 1}.values()
     ]
-    learned = [row for row in rows if row.get("softmax_temperature", 1) != 1]
-    if learned:
-        named = ((f"{_name(row)}, seed {row['train_seed']}", row["softmax_temperature"]) for row in learned)
-        values = "; ".join(f"{name}: {value:.2f}" for name, value in named)
+    tempered = [row for row in rows if _temperature(row) != Temperature()]
+    if tempered:
+        values = "; ".join(
+            f"{_name(row)}, seed {row['train_seed']}: {_in_words(_temperature(row))}" for row in tempered
+        )
         learned_or_given = "A temperature, learned from validation tasks unless it was given"
         lines.append(f"{learned_or_given}, divides outputs before the softmax ({values}).")
+    if any(_temperature(row).exponent for row in tempered):
+        lines.append(
+            "Odds are the geometric mean of p / (1 − p) over a task's query points, with p the largest class "
+            "probability: where predictions are surer, they are made surer still."
+        )
     return [*lines, ""] if lines else []
 
 
@@ -157,7 +164,7 @@ def _unfinished(runs: Sequence[Row]) -> list[str]:
     return ["## Unfinished runs", "", note, "", *_table(("entry", "seed", "updates logged", "preset"), lines), ""]
 
 
-def _tuning(trials: Sequence[Row], score: str, tempered: bool) -> list[str]:
+def _tuning(trials: Sequence[Row], score: str, rows: Sequence[Row]) -> list[str]:
     if not trials:
         return []
     lines = [
@@ -173,9 +180,28 @@ def _tuning(trials: Sequence[Row], score: str, tempered: bool) -> list[str]:
     ]
     headers = ("entry", "trial", "options on top of the recommended ones", "NLL", _scores(score)[0], "ECE")
     note = f"On {trials[0]['tasks']:,} validation tasks; the lowest NLL of an entry was trained in full."
-    if tempered and all(row.get("softmax_temperature", 1) == 1 for row in trials):
+    ends, tried = ([_temperature(row) for row in of] for of in (rows, trials))
+    if any(one != Temperature() for one in ends) and all(one == Temperature() for one in tried):
         note += " The trials were scored without a temperature."
+    elif any(one.exponent for one in ends) and not any(one.exponent for one in tried):
+        note += " The trials were scored with one temperature for all tasks."
     return ["## Tuning", "", note, "", *_table(headers, lines), ""]
+
+
+def _temperature(row: Row) -> Temperature:
+    """Of rows of regression, or of a version without, none."""
+    return Temperature(row.get("softmax_temperature", 1.0), row.get("temperature_exponent", 0.0))
+
+
+def _in_words(temperature: Temperature) -> str:
+    """What outputs are divided by, as a formula.
+
+    >>> _in_words(Temperature(0.876)), _in_words(Temperature(0.876, 0.25))
+    ('0.88', '0.88 · odds^−0.25')
+    """
+    if not temperature.exponent:
+        return f"{temperature.at_even_odds:.2f}"
+    return f"{temperature.at_even_odds:.2f} · odds^{-temperature.exponent:.2f}".replace("-", "−")
 
 
 def _name(row: Row) -> str:

@@ -1,7 +1,7 @@
 """Scores of classification tasks, from class probabilities averaged over the sampled functions."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from fewsure.metrics.calibration import BINS, adaptive_calibration_error, binned, binned_errors, confidence_cells
 from fewsure.metrics.scores import brier_score, class_probabilities, negative_log_likelihood
 from fewsure.metrics.summary import TaskMean, TaskTotal
+from fewsure.temperature import Temperature
 from fewsure.types import Draw, Facts, Noise, Records, Task
 
 SCORES = ("accuracy", "nll", "brier")
@@ -19,7 +20,7 @@ SCORES = ("accuracy", "nll", "brier")
 class ClassificationScorer:
     """Accuracy, likelihood and Brier score of each task; calibration pooled over the query points of all tasks."""
 
-    softmax_temperature: float = 1.0
+    temperature: Temperature = field(default_factory=Temperature)
     """What the outputs have been divided by."""
 
     @property
@@ -64,5 +65,6 @@ class ClassificationScorer:
                 "accuracy": [float(a / n) if n else None for a, n in zip(accuracy, count, strict=True)],
                 "weight": (count / count.sum()).tolist(),
             },
-            "softmax_temperature": self.softmax_temperature,
+            "softmax_temperature": self.temperature.at_even_odds,
+            "temperature_exponent": self.temperature.exponent,
         }

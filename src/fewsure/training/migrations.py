@@ -41,6 +41,7 @@ ADDED = (
     Added("data", "softmax_temperature", 1.0, CLASS_SETS),
     Added("data", "train_shift", 0, IMAGE_SETS),
     Added("data", "train_flip", False, IMAGE_SETS),
+    Added("data", "temperature_exponent", 0.0, CLASS_SETS),
 )
 """In the order in which they came, all within format 1."""
 REMOVED = (

@@ -7,7 +7,7 @@
     checkpoints/              the last few of them, by their number of updates, if they are to be kept
     best.safetensors          the one with the best score on validation tasks, with that score, likewise
     noise.json                the noise on labels that was learned from validation tasks, for a user's own regression
-    temperature.json          the temperature of class probabilities that was learned from validation tasks
+    temperature.json          the temperature of class probabilities, and its exponent, learned from validation tasks
     evaluation.json           what `fewsure evaluate` printed; for another checkpoint than the last,
                               evaluation-best.json, evaluation-1000.json …
     evaluation/RECORDS/       the records of its single tasks, in shards (`fewsure.shards`); evaluation.json says which
@@ -22,7 +22,7 @@ same bytes. Of several processes that train together, the first alone writes.
 import json
 import math
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,7 +48,11 @@ from fewsure.version import __version__
 FORMAT = 1
 RESULT_FORMAT = 1
 """Of evaluation.json and certificate.json."""
-LEARNED_FILES = {"noise_std": "noise.json", "softmax_temperature": "temperature.json"}
+LEARNED_FILES = {
+    "noise_std": "noise.json",
+    "softmax_temperature": "temperature.json",
+    "temperature_exponent": "temperature.json",
+}
 """What is learned from validation tasks → the file of a run that keeps it."""
 LAST, BEST = "last", "best"
 """Names of checkpoints; others go by their number of updates."""
@@ -238,23 +242,27 @@ class Run:
             write_atomically(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
         return float(kept[-1]["seconds"]) if kept else 0.0
 
-    def save_learned(self, name: str, value: float) -> None:
-        """Keep what was learned from validation tasks: `noise_std` or `softmax_temperature`."""
+    def save_learned(self, values: Mapping[str, float]) -> None:
+        """Keep the options that were learned from validation tasks together, which have a file of their own."""
+        (file,) = {LEARNED_FILES[name] for name in values}
         if is_first():
-            write_atomically(self.folder / LEARNED_FILES[name], json.dumps({name: value}) + "\n")
+            write_atomically(self.folder / file, json.dumps(dict(values)) + "\n")
 
-    def learned(self, name: str) -> float | None:
-        """What was learned from validation tasks, if it was."""
-        path = self.folder / LEARNED_FILES[name]
+    def learned(self, names: Sequence[str]) -> dict[str, float] | None:
+        """The options that were learned from validation tasks together, if they were."""
+        (file,) = {LEARNED_FILES[name] for name in names}
+        path = self.folder / file
         if not path.is_file():
             return None
         try:
-            value = float(from_json(path.read_text(encoding="utf-8"))[name])
-            if not 0 < value < math.inf:
-                raise ValueError(f"{value} is not above 0")
+            found = from_json(path.read_text(encoding="utf-8"))
+            values = {name: float(found[name]) for name in names}
+            for name, value in values.items():
+                if not math.isfinite(value) or (value <= 0 and name != "temperature_exponent"):
+                    raise ValueError(f"`{name}` is {value}")
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise FewsureError(f"{path} is damaged ({error}); delete it, and it is made again") from error
-        return value
+        return values
 
     def evaluation_shards(self, records: str, which: str = LAST) -> ShardFolder:
         """Where the records of an evaluation of a checkpoint are kept, by what identifies them."""
@@ -301,7 +309,9 @@ class Run:
 
     def forget_evaluation(self) -> None:
         """Remove what was found of earlier meta-parameters."""
-        found = [self.folder / name for name in (*LEARNED_FILES.values(), "certificate.json", "conformal.safetensors")]
+        found = [
+            self.folder / name for name in (*set(LEARNED_FILES.values()), "certificate.json", "conformal.safetensors")
+        ]
         for path in (*self.folder.glob("evaluation*"), *found) if is_first() else ():
             _remove(path)
 

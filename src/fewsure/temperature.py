@@ -1,0 +1,54 @@
+"""What outputs are divided by before the softmax: one temperature for all tasks, or a lower one for surer tasks."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fewsure.metrics.scores import class_probabilities
+
+CERTAIN = 1e-9
+"""A largest probability that leaves less for all other classes counts as one that leaves this."""
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """T = `at_even_odds` · odds^(−`exponent`), where odds is how sure a task's predictions are together.
+
+    It is the geometric mean, over the query points, of p / (1 − p), with p the largest class probability at temperature
+    1. New classes differ in difficulty by more than the sureness of a network's predictions does: with a positive
+    exponent a task whose predictions are surer than others has them made surer still. They then depend on the other
+    query points.
+    """
+
+    at_even_odds: float = 1.0
+    exponent: float = 0.0
+
+    def divide(self, outputs: Float[Tensor, "S N C"]) -> Float[Tensor, "S N C"]:
+        """The outputs of S functions at a task's N query points, divided by its temperature.
+
+        >>> sure, unsure = torch.tensor([[[3.0, 0.0]]]), torch.tensor([[[1.0, 0.0]]])
+        >>> Temperature(2.0).divide(sure)[0, 0, 0], Temperature(1.0, 0.1).divide(sure)[0, 0, 0]
+        (tensor(1.5000), tensor(4.0496))
+        >>> Temperature(1.0, 0.1).divide(unsure)[0, 0, 0]
+        tensor(1.1052)
+        """
+        if self.exponent:
+            return outputs / self.of(log_odds(outputs))
+        return outputs if self.at_even_odds == 1 else outputs / self.at_even_odds
+
+    def of(self, log_odds: Tensor) -> Tensor:
+        """The temperature of tasks whose predictions are so sure."""
+        return self.at_even_odds * torch.exp(-self.exponent * log_odds)
+
+
+def log_odds(outputs: Float[Tensor, "S N C"]) -> Float[Tensor, ""]:
+    """The mean, over a task's points, of ln p / (1 − p) for the largest class probability p.
+
+    >>> log_odds(torch.tensor([[[3.0, 0.0], [0.0, 1.0]]]))
+    tensor(2.)
+    """
+    ordered = class_probabilities(outputs).sort(-1).values
+    others = ordered[..., :-1].sum(-1).clamp(min=CERTAIN)  # 1 − p, which would round to 0
+    return (ordered[..., -1] / others).log().mean(-1)
