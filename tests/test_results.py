@@ -143,6 +143,17 @@ def test_simpa_is_the_most_accurate_on_cifar_fs_and_no_method_is_sure_enough_of_
         assert sum(weight * (seen - said) for weight, seen, said in bins if said) > 0.5 * row["ece"]
 
 
+def test_a_temperature_that_depends_on_the_task_suits_easy_and_hard_classes_better_than_one_for_all() -> None:
+    rows = json.loads((ROOT / "results" / "task-temperature.json").read_text())
+    assert {row["algorithm"] for row in rows} == {"simpa", "maml", "protonet"}
+    for scores in (row["scores"] for row in rows):
+        for half in ("easier", "harder"):
+            assert scores[half]["by task"]["ece"] < 0.65 * scores[half]["one"]["ece"]
+        assert scores["easier"]["one"]["confidence"] < scores["easier"]["one"]["accuracy"] - 0.04
+        assert scores["harder"]["one"]["confidence"] > scores["harder"]["one"]["accuracy"] + 0.04
+        assert scores["all"]["by task"]["nll"] < scores["all"]["one"]["nll"] < scores["all"]["1"]["nll"]
+
+
 def test_with_a_temperature_that_depends_on_the_task_simpas_ece_on_cifar_fs_is_a_third_lower_and_more() -> None:
     for shot in (1, 5):
         before = next(
