@@ -86,16 +86,17 @@ STAGES = {
     ),
     "photographs": (
         "CIFAR-FS: images that are shifted and mirrored, where a generator starts, and mixtures",
-        "5-way 1-shot unless named, one seed, one H200 that several trainings shared, 1,000 validation tasks; on top of"
-        " a scaled generator of 128 → 256 → 512. Rows on test classes are earlier rounds of the results, whose figures"
-        " were seen: what changed after the first is all in this table, after the second only the learned temperature"
-        " was added, after the third its dependence on the task (measured on validation classes alone,"
-        " [here](task-temperature.md)) and more updates; the test tasks are others each time. Images that are shifted by up to 2 pixels and mirrored"
-        " narrow the gap between training and unseen classes, for MAML and SImPa alike. A generator that starts around"
-        " the base network's weights makes SImPa MAML's equal, and a small one does: without a KL its spread goes to"
-        " zero, and 32 samples are one network. Noise on the weights costs more than 32 samples give back, down to"
-        " the smallest tried. A mixture of three generators, which adapt each by itself, is more accurate than"
-        " MAML and not sure enough of it: hence the temperature that validation tasks choose.",
+        "5-way 1-shot unless named, one seed, one H200 that several trainings shared, 1,000 validation tasks; on top"
+        " of a scaled generator of 128 → 256 → 512. Rows on test classes are earlier rounds of the results, whose"
+        " figures were seen: what changed after the first is all in this table, after the second only the learned"
+        " temperature was added, after the third its dependence on the task (measured on validation classes alone,"
+        " [here](task-temperature.md)) and more updates; the test tasks are others each time. Images that are"
+        " shifted by up to 2 pixels and mirrored narrow the gap between training and unseen classes, for MAML and"
+        " SImPa alike. A generator that starts around the base network's weights makes SImPa MAML's equal, and a"
+        " small one does: without a KL its spread goes to zero, and 32 samples are one network. Noise on the weights"
+        " costs more than 32 samples give back, down to the smallest tried. A mixture of three generators, which"
+        " adapt each by itself, is more accurate than MAML and not sure enough of it: hence the temperature that"
+        " validation tasks choose.",
     ),
     "features": (
         "Features of CIFAR-FS",
@@ -119,14 +120,15 @@ STAGES = {
     ),
     "features, tempered": (
         "Features: with a temperature that is learned",
-        "As in the last table, on top of the recommended presets, 1,000 validation tasks, one H200 that many trainings"
-        " shared; scored with a temperature learned from validation tasks (its value is in the row). Rows on test"
-        " classes are earlier results whose figures were seen; of these, those with one shot had no temperature, and"
-        " the tasks of the results with one shot are others now. A mixture of two is better than one generator with"
-        " one shot, too (the results do not have it yet), and four hardly better than two. With five shots neither more steps, nor"
-        " tasks with fewer examples in training (`train_shot`), nor stronger mixing takes it past the nearest class"
-        " mean of the features; a smaller learning rate and stronger mixing come nearest, which is a third trial of"
-        " each method on tiny-tiered. The results of CIFAR-FS with five shots have the first two.",
+        "As in the last table, on top of the recommended presets, 1,000 validation tasks, one H200 that many"
+        " trainings shared; scored with a temperature learned from validation tasks (its value is in the row). Rows"
+        " on test classes are earlier results whose figures were seen; of these, those with one shot had no"
+        " temperature, and the tasks of the results with one shot are others now. A mixture of two is better than"
+        " one generator with one shot, too (the results do not have it yet), and four hardly better than two. With"
+        " five shots neither more steps, nor tasks with fewer examples in training (`train_shot`), nor stronger"
+        " mixing takes it past the nearest class mean of the features; a smaller learning rate and stronger mixing"
+        " come nearest, which is a third trial of each method on tiny-tiered. The results of CIFAR-FS with five"
+        " shots have the first two.",
     ),
 }
 
