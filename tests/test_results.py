@@ -219,6 +219,16 @@ def test_on_features_of_cifar_fs_with_five_shots_simpa_is_mamls_equal_and_the_ne
     assert simpa["nll"]["mean"] < min(row["nll"]["mean"] for row in rows if row is not simpa)
 
 
+def test_on_features_of_tiny_tiered_with_five_shots_simpa_is_mamls_equal_behind_the_nearest_mean() -> None:
+    rows = json.loads((ROOT / "results" / "features-tiny-tiered-5shot.json").read_text())
+    of = {row["algorithm"]: row for row in rows}
+    simpa, maml, nearest = of["simpa"], of["maml"], rows[0]["nearest_mean"]["accuracy"]
+    assert abs(simpa["accuracy"]["mean"] - maml["accuracy"]["mean"]) < 0.002
+    assert 0.005 < nearest["mean"] - simpa["accuracy"]["mean"] < 0.012
+    assert simpa["ece_ci95"][1] < maml["ece_ci95"][0]
+    assert simpa["nll"]["mean"] < min(row["nll"]["mean"] for row in rows if row is not simpa)
+
+
 def test_smaller_steps_on_cifar_fs_helped_maml_and_not_simpa_at_the_same_training_loss() -> None:
     smaller = {run["method"]: run for run in TRIED if run["stage"] == "CIFAR-FS" and "tasks" in run["changed"]}
     first = {
