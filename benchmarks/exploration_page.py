@@ -123,11 +123,11 @@ STAGES = {
         "As in the last table, on top of the recommended presets, 1,000 validation tasks, one H200 that many trainings"
         " shared; scored with a temperature learned from validation tasks (its value is in the row). Rows on test"
         " classes are earlier results whose figures were seen; of these, those with one shot had no temperature, and"
-        " the tasks of the results with one shot are others now. A mixture of two is better than one generator with"
+        " the tasks of the results are others now. A mixture of two is better than one generator with"
         " one shot, too (the results do not have it yet), and four hardly better than two. With five shots more steps,"
         " tasks with fewer examples in training (`train_shot`), stronger mixing and more generators change little; a"
-        " learning rate of 1e-3 is too high on tiny-tiered. A smaller one with stronger mixing is a third trial of each"
-        " method there. The results of CIFAR-FS with five shots have the first two.",
+        " learning rate of 1e-3 is too high on tiny-tiered. A smaller one with stronger mixing is a third trial of"
+        " each method since then.",
     ),
 }
 

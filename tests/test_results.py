@@ -214,9 +214,9 @@ def test_on_features_of_cifar_fs_with_five_shots_simpa_is_mamls_equal_and_the_ne
     of = {row["algorithm"]: row for row in rows}
     simpa, maml, nearest = of["simpa"], of["maml"], rows[0]["nearest_mean"]["accuracy"]
     assert abs(simpa["accuracy"]["mean"] - maml["accuracy"]["mean"]) < 0.001
-    assert 0.002 < nearest["mean"] - simpa["accuracy"]["mean"] < 0.006
+    assert max(row["accuracy"]["mean"] for row in rows) < nearest["mean"] < simpa["accuracy"]["mean"] + 0.003
     assert max(row["ece"] for row in rows) < 0.03
-    assert simpa["nll"]["mean"] < min(row["nll"]["mean"] for row in rows if row is not simpa)
+    assert abs(simpa["nll"]["mean"] - maml["nll"]["mean"]) < 0.002
 
 
 def test_on_features_of_tiny_tiered_with_five_shots_simpa_is_mamls_equal_behind_the_nearest_mean() -> None:

@@ -342,7 +342,7 @@ for _name, _both in {
     "mini-imagenet": _shots("mini-imagenet"),
     "tiered-imagenet": _feature_shots("tiered-imagenet-leo"),
     "mini-imagenet-features": _feature_shots("mini-imagenet-leo"),
-    "features-cifar-fs": _feature_shots("features", "features/cifar-fs", test_seeds=(2, 3)),
+    "features-cifar-fs": _feature_shots("features", "features/cifar-fs", test_seeds=(2, 4)),
     "features-tiny-tiered": _feature_shots("features", "features/tiny-tiered", test_seeds=(4, 3)),
 }.items():
     SEVERAL[_name] = (f"{_name}-1shot", f"{_name}-5shot")
