@@ -86,13 +86,9 @@ def _measured(run: Run, device: torch.device) -> dict[str, Any]:
 
 
 def _learned(experiment: Experiment, meta: Parts, device: torch.device, exponent: float | None) -> Temperature:
-    found = learn(_with(experiment, None, exponent), meta, device)
+    data = dataclasses.replace(_data(experiment), softmax_temperature=None, temperature_exponent=exponent)
+    found = learn(dataclasses.replace(experiment, data=data), meta, device)
     return Temperature(found["softmax_temperature"], found.get("temperature_exponent", 0.0))
-
-
-def _with(experiment: Experiment, temperature: float | None, exponent: float | None) -> Experiment:
-    changed = dataclasses.replace(_data(experiment), softmax_temperature=temperature, temperature_exponent=exponent)
-    return dataclasses.replace(experiment, data=changed)
 
 
 def _data(experiment: Experiment) -> Classification:
@@ -102,7 +98,8 @@ def _data(experiment: Experiment) -> Classification:
 
 def _recorded(experiment: Experiment, meta: Parts, device: torch.device, part: str, pool: Pool) -> dict[str, Tensor]:
     """Outputs, labels and classes of tasks from a pool of validation classes."""
-    plain, data = _with(experiment, 1.0, 0.0), _data(experiment)
+    data = _data(experiment)
+    plain = dataclasses.replace(experiment, data=data.at_temperature_1)
     tasks = Episodes(pool, way=data.way, shot=data.shot, query=data.query)
 
     def blocks() -> Iterator[UnseenBlock]:

@@ -136,20 +136,24 @@ class Reproduction:
     def do(self, job: Job) -> None:
         """Train and score a trial on validation tasks, or the best trial's settings with a seed on the final ones."""
         target, folder = TARGETS[self.target], self.folder / job.entry / f"{job.kind}-{job.number}"
-        if job.kind == "seed" and not target.tunes:
-            self._train_and_evaluate(folder, target.variants()[job.entry], job.number)
+        if job.kind == "trial":
+            with _divergence_reported(folder):
+                self._validate(self._train(folder, target.trials(job.entry)[job.number], target.trial_share, seed=0))
             return
-        if job.kind == "seed":
+        trial = None
+        if target.tunes:
             best = self._best_trial(job.entry)
             experiment, trial = target.trials(job.entry)[best], folder.parent / f"trial-{best}"
-            if target.joins_validation:
-                joined = changed(experiment, {"data": {"train_on_validation": True}}, None)
-                self._train_and_evaluate(folder, joined, job.number)
-            else:
-                self._train_and_evaluate(folder, experiment, job.number, trial)
-            return
+        else:
+            experiment = target.variants()[job.entry]
+        if target.joins_validation:
+            experiment = changed(experiment, {"data": {"train_on_validation": True}}, None)
         with _divergence_reported(folder):
-            self._validate(self._train(folder, target.trials(job.entry)[job.number], target.trial_share, seed=0))
+            run = self._train(folder, experiment, 1.0, job.number, trial)
+            found = run.evaluation() or {}
+            asked: dict[str, Any] = {"tasks": self.tasks, "seed": self._seed, "stream": target.stream}
+            if any(found.get(name) != value for name, value in asked.items()):
+                evaluate_run(run, self.device, **asked, quiet=self.quiet)
 
     def _best_trial(self, method: str) -> int:
         """The number of the trial with the lowest validation NLL, of those that did not diverge."""
@@ -237,14 +241,6 @@ class Reproduction:
     @property
     def _seed(self) -> int:
         return TARGETS[self.target].test_seed
-
-    def _train_and_evaluate(self, folder: Path, experiment: Experiment, seed: int, trial: Path | None = None) -> None:
-        stream = TARGETS[self.target].stream
-        with _divergence_reported(folder):
-            run = self._train(folder, experiment, 1.0, seed, trial)
-            found, asked = run.evaluation() or {}, {"tasks": self.tasks, "seed": self._seed, "stream": stream}
-            if any(found.get(name) != value for name, value in asked.items()):
-                evaluate_run(run, self.device, tasks=self.tasks, seed=self._seed, stream=stream, quiet=self.quiet)
 
     def _train(self, folder: Path, experiment: Experiment, share: float, seed: int, trial: Path | None = None) -> Run:
         """A trained run; where a trial of the same options was trained as long, with the same seed, a copy of it."""
