@@ -16,7 +16,7 @@ from fewsure.data.classification import Features
 from fewsure.evaluation import evaluate
 from fewsure.experiment import load_preset
 from fewsure.export import export
-from fewsure.learned import most_likely_temperature, with_learned
+from fewsure.learned import TASKS, most_likely_temperature, with_learned
 from fewsure.reproduce import changed
 from fewsure.temperature import Temperature, log_odds
 from fewsure.training.runs import Run
@@ -35,12 +35,12 @@ def trained(folder: Path, method: str = "maml", **data: Any) -> Run:
         "train_way": 3,
         "query": 4,
         "length": None,
+        "temperature_exponent": 0.0,
     } | data
     small = {"simpa": {"algorithm": {"latent": 3, "generator_hidden": [4], "inner_steps": 2}}}.get(method, {})
     training = {"updates": 3, "tasks": 2}
-    experiment = changed(
-        load_preset("recommended", method, "features"), {"data": options, "training": training} | small, None
-    )
+    groups: dict[str, Any] = {"data": options, "training": training, "network": {"centred": False}}
+    experiment = changed(load_preset("recommended", method, "features"), groups | small, None)
     run = start_run(folder / "run", experiment, resume=False)
     train_run(run, CPU, quiet=True)
     return run
@@ -92,7 +92,7 @@ def test_a_temperature_is_learned_for_an_exponent_that_is_given(tmp_path: Path) 
 
     def nll(temperature: float) -> float:
         given = replace(run.experiment, data=replace(data, softmax_temperature=temperature))  # type: ignore[type-var]
-        return float(evaluate(given, meta, tasks=200, seed=0, stream="validation")[0]["nll"]["mean"])
+        return float(evaluate(given, meta, tasks=TASKS, seed=0, stream="validation")[0]["nll"]["mean"])
 
     best = found["softmax_temperature"]
     assert nll(best) < min(nll(1.1 * best), nll(best / 1.1))
@@ -217,7 +217,7 @@ def test_a_calibration_belongs_to_its_temperature(tmp_path: Path) -> None:
 def test_without_validation_classes_a_temperature_is_not_waited_for(tmp_path: Path) -> None:
     folder = write_blobs(tmp_path / "blobs")
     (folder / "validation.npz").unlink()
-    options = {"folder": str(folder), "way": 3, "query": 4}
+    options = {"folder": str(folder), "way": 3, "query": 4, "temperature_exponent": 0.0}
     for temperature in (1.0, None):
         experiment = changed(
             load_preset("recommended", "maml", "features"),

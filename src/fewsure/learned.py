@@ -26,7 +26,10 @@ from fewsure.training.distributed import any_of
 from fewsure.training.runs import LEARNED_FILES, Run
 from fewsure.types import Facts, Noise, Parts, Task
 
-TASKS = 200
+TASKS = 1000
+"""Fewer leave a temperature to chance: of 200 tasks it misses by several per cent."""
+POINTS = 75_000
+"""Of all these tasks together, at most: what they take of memory does not grow with a task."""
 NOISE = (1e-3, 1e1)
 """The range that is searched, in standard deviations of the target."""
 TEMPERATURE = (1e-2, 1e2)
@@ -35,6 +38,7 @@ NOTHING = 1e-6
 """What an exponent must gain in NLL, times its square: where tasks are equally sure, it is 0."""
 PRECISION = 0.01
 """Of an exponent, and of the logarithm of the others: 1 %."""
+GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def with_learned(run: Run, device: torch.device) -> Experiment:
@@ -66,7 +70,7 @@ def needed_splits(experiment: Experiment) -> tuple[Split, ...]:
 
 
 def learn(experiment: Experiment, meta: Parts, device: torch.device) -> dict[str, float]:
-    """The options that are to be learned, from 200 validation tasks; noise is in the target's unit.
+    """The options that are to be learned, from 1,000 validation tasks; noise is in the target's unit.
 
     What the sampled functions miss counts as noise, too.
     """
@@ -74,9 +78,11 @@ def learn(experiment: Experiment, meta: Parts, device: torch.device) -> dict[str
     if isinstance(data, Classification):  # what is learned is to be applied to outputs as they are
         experiment = dataclasses.replace(experiment, data=data.at_temperature_1)
     shared = shared_noise(experiment, 0, "validation", device)
-    blocks = (unseen_block(experiment, index, 0, "validation", device) for index in range(TASKS // BLOCK))
+    points = data.way * data.query if isinstance(data, Classification) else data.query_size
+    tasks = min(TASKS, max(BLOCK, POINTS // points))
+    blocks = (unseen_block(experiment, index, 0, "validation", device) for index in range(tasks // BLOCK))
     records = score_blocks(experiment, meta, shared, blocks, _record, lambda done: None)
-    outputs, y = records["outputs"].double(), records["y"]
+    outputs, y = records["outputs"], records["y"]
     if not bool(outputs.isfinite().all()):
         raise Diverged("adaptation diverged on validation tasks; train anew with a lower --lr or --inner-lr")
     if isinstance(data, OwnRegression):
@@ -133,12 +139,22 @@ def _positive_minimiser(loss: Callable[[float], float], between: tuple[float, fl
 
 
 def _minimiser(loss: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function with one minimum between `low` and `high` has it."""
+    """Where a function with one minimum between `low` and `high` has it: near the least of nine, by golden sections."""
+    candidates = torch.linspace(low, high, 9, dtype=torch.float64).tolist()
+    losses = [loss(candidate) for candidate in candidates]
+    best = losses.index(min(losses))
+    low, high = candidates[max(best - 1, 0)], candidates[min(best + 1, 8)]
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    of_left, of_right = loss(left), loss(right)
     while high - low > PRECISION:
-        candidates = torch.linspace(low, high, 9, dtype=torch.float64).tolist()
-        losses = [loss(candidate) for candidate in candidates]
-        best = losses.index(min(losses))
-        low, high = candidates[max(best - 1, 0)], candidates[min(best + 1, 8)]
+        if of_left < of_right:
+            high, right, of_right = right, left, of_left
+            left = high - GOLDEN * (high - low)
+            of_left = loss(left)
+        else:
+            low, left, of_left = left, right, of_right
+            right = low + GOLDEN * (high - low)
+            of_right = loss(right)
     return (low + high) / 2
 
 
