@@ -15,13 +15,15 @@ from fewsure.cli import main
 from fewsure.data.augmentation import crops, jittered, unit
 from fewsure.data.checksums import pool_checksum
 from fewsure.data.embeddings import load_features
+from fewsure.data.episodes import Episodes
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.errors import Diverged, FewsureError
 from fewsure.features import workflow
 from fewsure.features.classifier import Recipe, Training, build_network, channel_statistics, hold_out
 from fewsure.features.extract import extract, nearest_mean_accuracy
 from fewsure.features.residual import NETWORKS, ResNet12, WideResNet, initialise
-from fewsure.features.workflow import load_network, make_features, nearest_mean_on_test, work_folder
+from fewsure.features.workflow import load_network, make_features, work_folder
+from fewsure.types import Task
 from fewsure.workflow import Stopped
 
 CPU = torch.device("cpu")
@@ -232,6 +234,25 @@ def test_nearest_mean_equals_hand_computed_accuracies() -> None:
     assert nearest_mean_accuracy(pool, shot=20, tasks=10) is None
 
 
+def test_a_shift_between_support_and_query_sets_does_not_reach_centred_class_means(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = torch.tensor([0.0, 0.2]).repeat_interleave(20)
+    apart = pool_of(torch.stack([1 + 0 * x, x], 1), [20, 20], "class")
+    sample = Episodes.sample
+
+    def shifted(*arguments: Any, **options: Any) -> tuple[Task, Any]:
+        task, facts = sample(*arguments, **options)
+        return task._replace(query=task.query._replace(x=task.query.x + 10)), facts
+
+    monkeypatch.setattr(Episodes, "sample", shifted)
+    alone, centred = (nearest_mean_accuracy(apart, shot=1, tasks=20, centred=each) for each in (False, True))
+    assert alone is not None
+    assert centred is not None
+    assert alone["accuracy"]["mean"] == 0.5  # all queries are nearest to the same mean
+    assert centred["accuracy"]["mean"] == 1.0
+
+
 # -------------------------------------------------------------------------------------------------------- the folder
 
 
@@ -258,9 +279,6 @@ def test_the_folder_holds_features_of_all_splits_and_says_how_they_were_made(
     one, five = record["nearest_mean"]
     assert (one["way"], one["shot"], five["shot"], one["tasks"]) == (5, 1, 5, 1000)
     assert 0.2 < one["accuracy"]["mean"] < five["accuracy"]["mean"] <= 1
-    of_test = nearest_mean_on_test(made, shot=5)
-    assert of_test == nearest_mean_accuracy(load_features(made, "test"), shot=5, tasks=10_000)
-    assert nearest_mean_on_test(made, shot=3) is None
     lines = [json.loads(line) for line in (made / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1.0, 2.0]
     assert lines[-1]["held_out_accuracy"] == record["held_out"]["accuracy"]

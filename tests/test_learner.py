@@ -353,6 +353,8 @@ def test_images_are_not_transductive_unless_asked_for() -> None:
     assert (photographs.network.norm, photographs.data.temperature_exponent) == ("instance", 0.0)
     assert not photographs.transductive
     assert Learner("maml", "cifar-fs", temperature_exponent=0.5).experiment.transductive
+    assert not Learner("maml", "mini-imagenet-leo").experiment.transductive
+    assert Learner("maml", "mini-imagenet-leo", centred=True).experiment.transductive
     own = fewsure.Images(folder="photos", softmax_temperature=None, temperature_exponent=None)
     assert Learner("maml", own).experiment.data.temperature_exponent is None
 

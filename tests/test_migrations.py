@@ -12,9 +12,9 @@ from fewsure import FewsureError, load
 from fewsure.algorithms import ALGORITHMS
 from fewsure.cli import main
 from fewsure.data import DATA
-from fewsure.experiment import GROUPS
+from fewsure.experiment import GROUPS, load_preset
 from fewsure.records import field_types, to_record
-from fewsure.training.migrations import ADDED
+from fewsure.training.migrations import ADDED, with_todays_options
 from fewsure.training.runs import FORMAT, Run
 from fewsure.workflow import evaluate_run, train_run
 
@@ -170,10 +170,18 @@ def test_a_run_of_each_methods_first_version_loads(name: str, old_run: Path) -> 
 def test_every_added_option_is_one(old_run: Path) -> None:
     experiment = Run.open(old_run).experiment
     for group, option, _, kinds in ADDED:
-        of_data = [DATA[kind].data for kind in kinds] if group == "data" else []
+        of_data = [getattr(DATA[kind], group) for kind in kinds] if group in ("data", "network") else []
         for options in of_data or [type(getattr(experiment, group))]:
             assert option in field_types(options)
         assert option not in FIRST[group]
+
+
+def test_a_head_on_features_that_could_not_be_centred_was_not() -> None:
+    record = load_preset("recommended", "maml", "features").record()
+    assert record["network"].pop("centred")
+    assert with_todays_options(record)["network"]["centred"] is False
+    conv4 = load_preset("recommended", "maml", "omniglot").record()
+    assert with_todays_options(conv4)["network"] == conv4["network"]
 
 
 @pytest.mark.parametrize("written", [0, FORMAT + 1])

@@ -114,3 +114,14 @@ def test_a_scaled_network_starts_as_the_same_function_and_steps_independently_of
         name = f"{layer}.weight"
         torch.testing.assert_close(of_larger[name], gradient[name] / fan_in**0.5)
         torch.testing.assert_close(of_larger[f"{layer}.bias"], gradient[f"{layer}.bias"])
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_centred_network_sees_each_batch_without_its_mean() -> None:
+    plain, centred = Mlp((3, 8, 2)), Mlp((3, 8, 2), centred=True)
+    params = plain.init(streams.generator(0, "centred"))
+    x = torch.randn(5, 3, generator=streams.generator(1, "centred"))
+    torch.testing.assert_close(centred(params, x), plain(params, x - x.mean(0)))
+    torch.testing.assert_close(centred(params, x + 7), centred(params, x))
+    torch.testing.assert_close(centred.embedding(params, x), plain.embedding(params, x - x.mean(0)))
+    assert (centred.transductive, centred.embedding.transductive, plain.transductive) == (True, True, False)

@@ -8,7 +8,9 @@ import pytest
 
 from fewsure.algorithms import ALGORITHMS
 from fewsure.cli import main
+from fewsure.data.embeddings import load_features
 from fewsure.experiment import load_preset
+from fewsure.features.extract import nearest_mean_accuracy
 from fewsure.reproduce import SEVERAL, TARGETS
 from fewsure.side_by_side import side_by_side
 
@@ -150,8 +152,6 @@ def test_a_diverging_run_does_not_end_the_experiment(
 
 def test_a_reproduction_of_classification_is_written_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_blobs(tmp_path / "data" / "features" / "cifar-fs", each=20)
-    nearest = {"shot": 1, "tasks": 10_000, "accuracy": {"mean": 0.61234, "ci95": 0.00456}}
-    (folder / "features.json").write_text(json.dumps({"format": 1, "nearest_mean_test": [nearest, None]}))
     command = ["reproduce", "features-cifar-fs-1shot", "--budget", "0.006", "--seeds", "1", "--tasks", "20"]
     command += ["--data-root", str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--device", "cpu", "--json"]
     assert main([*command, "--only", "maml"]) == 0
@@ -161,8 +161,11 @@ def test_a_reproduction_of_classification_is_written_up(tmp_path: Path, capsys: 
     assert f"{row['ece']:.4f}" in page
     assert "transductive" in page
     assert (row["way"], row["shot"], row["stream"]) == (5, 1, "test")
-    assert row["nearest_mean"] == nearest
-    assert "scaled to length 1: 0.6123 ± 0.0046 on 10,000 test tasks of its own." in page
+    for name, centred in (("nearest_mean", False), ("nearest_mean_centred", True)):
+        nearest = nearest_mean_accuracy(load_features(folder, "test"), shot=1, tasks=10_000, centred=centred)
+        assert row[name] == nearest
+        assert nearest is not None
+        assert f"{nearest['accuracy']['mean']:.4f} ± {nearest['accuracy']['ci95']:.4f}" in page
     assert "--only maml --seeds 1 --budget 0.006 --tasks 20" in page
     config = json.loads((tmp_path / "out" / "maml" / "trial-0" / "config.json").read_text())
     assert config["training"]["updates"] == row["updates"] == 3  # features are tried in full

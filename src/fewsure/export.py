@@ -54,7 +54,7 @@ def export(adapted: Adapted) -> Exported:
     if adapted.transductive:
         raise FewsureError(
             "the predictions of this run depend on the other queries, so that no program maps an example to its "
-            "prediction; train with --norm instance, or --norm none, and with --temperature-exponent 0"
+            "prediction; train with --norm instance, or --no-centred on features, and with --temperature-exponent 0"
         )
     adapted.predict(_example(adapted))  # refuses one that diverged
     task = _on_cpu(adapted)

@@ -56,6 +56,8 @@ class Mlp:
     scaled: bool = False
     """Each layer divides its inputs by √fan_in, and its weights start √fan_in times as large. The functions to start
     with are the same, but what a step of the weights does to them no longer grows with the widths."""
+    centred: bool = False
+    """The mean of a batch is taken off each of its inputs: what tells its examples apart is left."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -83,7 +85,7 @@ class Mlp:
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         last = len(self.sizes) - 2
-        x = self.padded(params, x)
+        x = self.padded(params, x - x.mean(0) if self.centred else x)
         for number in range(last + 1):
             activation: Activation = "relu" if number < last else self.last
             x = layer(self.entering(x, number), params[f"{number}.weight"], params[f"{number}.bias"], activation)
@@ -110,11 +112,11 @@ class Mlp:
 
     @property
     def embedding(self) -> "Mlp":
-        return Mlp(self.sizes[:-1])
+        return Mlp(self.sizes[:-1], centred=self.centred)
 
     @property
     def transductive(self) -> bool:
-        return False
+        return self.centred
 
     @property
     def pixels(self) -> int:

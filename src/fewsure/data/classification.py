@@ -19,7 +19,7 @@ from fewsure.data.pools import Pool, Split, merge, restrict
 from fewsure.data.scale import LengthScale, Scale
 from fewsure.errors import FewsureError, require
 from fewsure.models import classification
-from fewsure.networks import Conv4Options, MlpOptions
+from fewsure.networks import Conv4Options, Mlp, MlpOptions
 from fewsure.records import LEARNED
 from fewsure.types import Kind, Model
 
@@ -331,3 +331,9 @@ class FeatureHeadOptions(MlpOptions):
 
     hidden: tuple[int, ...] = (128, 32)
     """Hidden units of each layer."""
+    centred: bool = False
+    """Take the mean of a set off each of its examples: of a query set its own mean, so that a prediction depends on the
+    other queries (transductive)."""
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> Mlp:
+        return replace(super().build(shape, outputs), centred=self.centred)

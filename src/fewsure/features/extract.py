@@ -42,11 +42,14 @@ def extract(
     return features
 
 
-def nearest_mean_accuracy(pool: Pool, *, shot: int, tasks: int, seed: int = 0) -> dict[str, Any] | None:
+def nearest_mean_accuracy(
+    pool: Pool, *, shot: int, tasks: int, centred: bool = False, seed: int = 0
+) -> dict[str, Any] | None:
     """Accuracy of the nearest class mean on tasks from a pool of features, with its 95 % interval over tasks.
 
     Features are scaled to length 1; the mean of a class is that of its `shot` support examples; a query belongs to the
-    class whose mean has the smallest Euclidean distance. None if the pool is too small for such tasks.
+    class whose mean has the smallest Euclidean distance. With `centred`, the mean of the support set is taken off its
+    examples, and that of the query set off its own (transductive). None if the pool is too small for such tasks.
     """
     way, query = min(WAY, len(pool.classes)), min(QUERY, int(pool.counts.min()) - shot)
     if way < 2 or query < 1:
@@ -58,6 +61,9 @@ def nearest_mean_accuracy(pool: Pool, *, shot: int, tasks: int, seed: int = 0) -
         generator = streams.generator(seed, "nearest-mean", block)
         task, _ = episodes.sample(min(BLOCK, tasks - start), generator)
         means = task.support.x.reshape(-1, way, shot, pool.examples.shape[1]).mean(2)
-        nearest = torch.cdist(task.query.x, means).argmin(2)
+        queries = task.query.x
+        if centred:
+            means, queries = (x - x.mean(1, keepdim=True) for x in (means, queries))
+        nearest = torch.cdist(queries, means).argmin(2)
         right.append((nearest == task.query.y).double().mean(1))
     return {"way": way, "shot": shot, "query": query, "tasks": tasks, "accuracy": mean_over_tasks(torch.cat(right))}

@@ -43,8 +43,6 @@ CHECKPOINT_EVERY = 60.0
 SHOTS = (1, 5)
 TASKS = 1000
 """Validation tasks behind the nearest-mean accuracies."""
-TEST_TASKS = 10_000
-"""Test tasks behind those that methods on the features are measured against."""
 
 
 def make_features(
@@ -140,13 +138,6 @@ def command_line(data: str, recipe: Recipe) -> str:
                 [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
             )
     return shlex.join(words)
-
-
-def nearest_mean_on_test(folder: Path, shot: int) -> dict[str, Any] | None:
-    """Accuracy of the nearest class mean on test tasks, which any method on these features should reach, if known."""
-    path = folder / "features.json"
-    found = _read(path).get("nearest_mean_test", []) if path.is_file() else []
-    return next((accuracy for accuracy in filter(None, found) if accuracy["shot"] == shot), None)
 
 
 def describe(record: dict[str, Any], out: Path) -> str:
@@ -281,7 +272,7 @@ def _finish(
             write_features(folder, split, extract(network, pools[split].examples, progress=show), pools[split])
             before += len(pools[split].examples)
     write_atomically(folder / "network.safetensors", _bytes(network.state_dict()))
-    validation, test = (load_features(folder, split) for split in SPLITS[1:])
+    validation = load_features(folder, "validation")
     record = config | {
         "command": command_line(config["data"], training.recipe),
         "device": device_name(device),
@@ -293,7 +284,6 @@ def _finish(
         "images": {split: len(pools[split].examples) for split in SPLITS},
         "held_out": {"images": training.held_out_images, "accuracy": training.held_out_accuracy()},
         "nearest_mean": [nearest_mean_accuracy(validation, shot=shot, tasks=TASKS) for shot in SHOTS],
-        "nearest_mean_test": [nearest_mean_accuracy(test, shot=shot, tasks=TEST_TASKS) for shot in SHOTS],
     }
     write_atomically(folder / "features.json", json.dumps(record, indent=1) + "\n")
 

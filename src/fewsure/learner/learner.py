@@ -25,7 +25,7 @@ from fewsure.records import checked, field_types
 from fewsure.training.runs import Run
 from fewsure.workflow import Stopped, evaluate_run, start_run, train_run
 
-ALONE = {"norm": "instance", "temperature_exponent": 0.0}
+ALONE = {"norm": "instance", "centred": False, "temperature_exponent": 0.0}
 """What the Learner takes instead of a preset's: a prediction never depends on the other queries, unless asked for."""
 
 

@@ -52,7 +52,7 @@ def results_page(rows: Sequence[Row], tuning: Sequence[Row], unfinished: Sequenc
             f"![{caption}](figures/{target}.png)",
             "",
             *_predictors(rows),
-            *_nearest_mean(rows[0].get("nearest_mean")),
+            *_nearest_mean(rows[0]),
             *_with_noise(entries),
             *_commands(rows, target),
             *_unfinished(unfinished),
@@ -107,12 +107,21 @@ def _predictors(rows: Sequence[Row]) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def _nearest_mean(found: Row | None) -> list[str]:
-    if found is None:
+def _nearest_mean(row: Row) -> list[str]:
+    alone, centred = row.get("nearest_mean"), row.get("nearest_mean_centred")
+    if alone is None:
         return []
-    accuracy = f"{found['accuracy']['mean']:.4f} ± {found['accuracy']['ci95']:.4f}"
-    tasks = f"{found['tasks']:,} test tasks of its own"
-    return [f"The nearest class mean of the same features, scaled to length 1: {accuracy} on {tasks}.", ""]
+
+    def accuracy(found: Row) -> str:
+        return f"{found['accuracy']['mean']:.4f} ± {found['accuracy']['ci95']:.4f}"
+
+    tasks = f"{alone['tasks']:,} test tasks of its own"
+    lines = [f"The nearest class mean of the same features, scaled to length 1: {accuracy(alone)} on {tasks}."]
+    if centred is not None:
+        lines.append(
+            f"With the mean of each set taken off, as in the networks here (`--centred`): {accuracy(centred)}."
+        )
+    return [*lines, ""]
 
 
 def _with_noise(entries: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:

@@ -21,7 +21,7 @@ class Added(NamedTuple):
     value: Any
     """What does as before."""
     kinds: tuple[str, ...] = ()
-    """The algorithms, or the data sets, that have it; none for all."""
+    """The algorithms, or the data sets (of a network, too), that have it; none for all."""
 
 
 FEATURE_SETS = ("features", "mini-imagenet-leo", "tiered-imagenet-leo")
@@ -42,6 +42,7 @@ ADDED = (
     Added("data", "train_shift", 0, IMAGE_SETS),
     Added("data", "train_flip", False, IMAGE_SETS),
     Added("data", "temperature_exponent", 0.0, CLASS_SETS),
+    Added("network", "centred", False, (*FEATURE_SETS, "table-classes", "given-classes")),
 )
 """In the order in which they came, all within format 1."""
 REMOVED = (
@@ -61,7 +62,8 @@ def with_todays_options(record: Mapping[str, Any]) -> dict[str, Any]:
     """
     groups = {group: dict(record[group]) for group in GROUPS if isinstance(record.get(group), Mapping)}
     for group, option, value, kinds in ADDED:
-        if group in groups and (not kinds or groups[group].get("name") in kinds):
+        kind = groups.get("data" if group == "network" else group, {}).get("name")
+        if group in groups and (not kinds or kind in kinds):
             groups[group].setdefault(option, value)
     for group, option, value, _ in REMOVED:
         found = groups.get(group, {}).pop(option, value)
