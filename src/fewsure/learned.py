@@ -20,9 +20,10 @@ from fewsure.errors import Diverged
 from fewsure.evaluation import BLOCK, score_blocks, shared_noise, unseen_block
 from fewsure.experiment import Experiment
 from fewsure.metrics.scores import class_probabilities, mixture_nll, negative_log_likelihood
+from fewsure.progress import ProgressLine
 from fewsure.scoring import Predict
 from fewsure.temperature import Temperature, log_odds
-from fewsure.training.distributed import any_of
+from fewsure.training.distributed import any_of, is_first
 from fewsure.training.runs import LEARNED_FILES, Run
 from fewsure.types import Facts, Noise, Parts, Task
 
@@ -41,7 +42,7 @@ PRECISION = 0.01
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-def with_learned(run: Run, device: torch.device) -> Experiment:
+def with_learned(run: Run, device: torch.device, *, quiet: bool = False) -> Experiment:
     """The run's experiment with what is to be learned: read from the run, or learned now and kept with it."""
     experiment = run.experiment
     names = to_learn(experiment)
@@ -49,14 +50,14 @@ def with_learned(run: Run, device: torch.device) -> Experiment:
         return experiment
     values = run.learned(names)
     if any_of(values is None):  # all processes must do the same
-        values = learn(experiment, run.load(device).meta, device)
+        values = learn(experiment, run.load(device).meta, device, quiet=quiet)
         run.save_learned(values)
     return _with(experiment, values or {})
 
 
-def learned_by(experiment: Experiment, meta: Parts, device: torch.device) -> Experiment:
+def learned_by(experiment: Experiment, meta: Parts, device: torch.device, *, tasks: int = TASKS) -> Experiment:
     """The experiment with what is to be learned, for these meta-parameters."""
-    return _with(experiment, learn(experiment, meta, device)) if to_learn(experiment) else experiment
+    return _with(experiment, learn(experiment, meta, device, tasks=tasks)) if to_learn(experiment) else experiment
 
 
 def to_learn(experiment: Experiment) -> tuple[str, ...]:
@@ -69,8 +70,10 @@ def needed_splits(experiment: Experiment) -> tuple[Split, ...]:
     return ("train", "validation") if to_learn(experiment) else ("train",)
 
 
-def learn(experiment: Experiment, meta: Parts, device: torch.device) -> dict[str, float]:
-    """The options that are to be learned, from 1,000 validation tasks; noise is in the target's unit.
+def learn(
+    experiment: Experiment, meta: Parts, device: torch.device, *, tasks: int = TASKS, quiet: bool = True
+) -> dict[str, float]:
+    """The options that are to be learned, from validation tasks; noise is in the target's unit.
 
     What the sampled functions miss counts as noise, too.
     """
@@ -79,9 +82,10 @@ def learn(experiment: Experiment, meta: Parts, device: torch.device) -> dict[str
         experiment = dataclasses.replace(experiment, data=data.at_temperature_1)
     shared = shared_noise(experiment, 0, "validation", device)
     points = data.way * data.query if isinstance(data, Classification) else data.query_size
-    tasks = min(TASKS, max(BLOCK, POINTS // points))
+    tasks = min(tasks, max(BLOCK, POINTS // points))
     blocks = (unseen_block(experiment, index, 0, "validation", device) for index in range(tasks // BLOCK))
-    records = score_blocks(experiment, meta, shared, blocks, _record, lambda done: None)
+    with ProgressLine("learning from validation tasks", quiet=quiet or not is_first()) as line:
+        records = score_blocks(experiment, meta, shared, blocks, _record, lambda done: line.show(done, tasks))
     outputs, y = records["outputs"], records["y"]
     if not bool(outputs.isfinite().all()):
         raise Diverged("adaptation diverged on validation tasks; train anew with a lower --lr or --inner-lr")

@@ -257,7 +257,7 @@ class Reproduction:
     def _validate(self, run: Run) -> dict[str, Any]:
         file = run.folder / VALIDATION
         if not file.is_file():
-            experiment, meta = with_learned(run, self.device), run.load(self.device).meta
+            experiment, meta = with_learned(run, self.device, quiet=self.quiet), run.load(self.device).meta
             summary, _ = evaluate(experiment, meta, tasks=VALIDATION_TASKS, seed=0, stream="validation")
             write_atomically(file, json.dumps(summary, indent=1) + "\n")
         try:

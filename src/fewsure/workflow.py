@@ -135,7 +135,7 @@ def train_run(
         )
     if any_of(stop()) and run.load(device).update < run.experiment.training.updates:
         raise Stopped(run.folder, stop.received or signal.SIGTERM)
-    with_learned(run, device)
+    with_learned(run, device, quiet=quiet)
     lines = run.metrics()
     if not lines:
         raise FewsureError(f"{run.folder} is trained, but its metrics.jsonl is missing or damaged; train the run anew")
@@ -156,7 +156,7 @@ def _validation(experiment: Experiment, every: int, device: torch.device) -> Val
 
     def score(meta: Parts) -> float:
         try:
-            ready = learned_by(experiment, meta, device)
+            ready = learned_by(experiment, meta, device, tasks=VALIDATION_TASKS)
             summary, _ = evaluate(ready, meta, tasks=VALIDATION_TASKS, seed=0, stream="validation")
         except Diverged:
             return float("inf")
@@ -181,7 +181,8 @@ def evaluate_run(
     """
     found = run.load(device, checkpoint)
     meta = found.meta
-    experiment = with_learned(run, device) if checkpoint == LAST else learned_by(run.experiment, meta, device)
+    last = checkpoint == LAST
+    experiment = with_learned(run, device, quiet=quiet) if last else learned_by(run.experiment, meta, device)
     records = identity(experiment, meta, seed=seed, stream=stream)
     with ProgressLine(f"evaluating {run.experiment.algorithm_name}", quiet=quiet or not is_first()) as line:
         summary = evaluate_in_shards(
@@ -194,7 +195,7 @@ def evaluate_run(
             progress=lambda done: line.show(done, tasks, "tasks"),
         )
     summary |= {"records": records}
-    if checkpoint != LAST:
+    if not last:
         summary |= {"checkpoint": checkpoint, "update": found.update}
     run.save_evaluation(summary, checkpoint)
     return summary
