@@ -359,6 +359,19 @@ def test_images_are_not_transductive_unless_asked_for() -> None:
     assert Learner("maml", own).experiment.data.temperature_exponent is None
 
 
+def test_a_centred_head_predicts_a_query_set_and_refuses_a_query_alone() -> None:
+    random = np.random.default_rng(0)
+    classes = {k: random.normal(k, 1.0, (20, 4)) for k in range(12)}
+    learner = Learner("maml", data=classes, way=2, tasks=2, query=4, centred=True, device="cpu")
+    adapted = learner.train(updates=1, quiet=True).adapt(np.concatenate([classes[0][:1], classes[9][:1]]), ["a", "b"])
+    assert adapted.transductive
+    query = np.concatenate([classes[0][1:6], classes[9][1:6]])
+    shifted = adapted.predict(query + 100).probabilities
+    np.testing.assert_allclose(adapted.predict(query).probabilities, shifted, atol=1e-4)
+    with pytest.raises(FewsureError, match=r"at least 2 query points.*but got 1"):
+        adapted.predict(query[:1])
+
+
 def test_protonet_takes_any_way_and_shot_and_the_others_any_shot(classifiers: dict[str, Learner]) -> None:
     for way in (2, 3, 5):
         p = classifiers["protonet"].adapt(*support(way=way, shot=3)).predict(QUERY)

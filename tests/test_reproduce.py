@@ -178,6 +178,15 @@ def test_a_reproduction_of_classification_is_written_up(tmp_path: Path, capsys: 
     assert trained("seed-0", "metrics.jsonl") == trained(f"trial-{best}", "metrics.jsonl")  # with the seconds: a copy
     assert not (tmp_path / "out" / "maml" / "seed-0" / "validation.json").exists()
 
+    folder.rename(tmp_path / "away")
+    for file in (tmp_path / "out" / "maml").glob("*/checkpoint.safetensors"):
+        file.unlink()
+    assert main([*command, "--collect"]) == 0
+    printed = capsys.readouterr()
+    (collected,) = json.loads(printed.out)
+    assert collected == {name: value for name, value in row.items() if not name.startswith("nearest_mean")}
+    assert "the nearest class mean is left out: expected" in printed.err
+
     (tmp_path / "out" / "maml" / "seed-0").rename(tmp_path / "out" / "other")
     (tmp_path / "out" / "another").mkdir()
     (tmp_path / "out" / "other").rename(tmp_path / "out" / "another" / "seed-0")

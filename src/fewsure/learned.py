@@ -30,7 +30,7 @@ from fewsure.types import Facts, Noise, Parts, Task
 TASKS = 1000
 """Fewer leave a temperature to chance: of 200 tasks it misses by several per cent."""
 POINTS = 75_000
-"""Of all these tasks together, at most: what they take of memory does not grow with a task."""
+"""Of all these tasks together, at most, so that those of large tasks fit into memory."""
 NOISE = (1e-3, 1e1)
 """The range that is searched, in standard deviations of the target."""
 TEMPERATURE = (1e-2, 1e2)
@@ -82,11 +82,11 @@ def learn(
         experiment = dataclasses.replace(experiment, data=data.at_temperature_1)
     shared = shared_noise(experiment, 0, "validation", device)
     points = data.way * data.query if isinstance(data, Classification) else data.query_size
-    tasks = min(tasks, max(BLOCK, POINTS // points))
-    blocks = (unseen_block(experiment, index, 0, "validation", device) for index in range(tasks // BLOCK))
+    count = max(1, min(tasks, POINTS // points) // BLOCK)
+    blocks = (unseen_block(experiment, index, 0, "validation", device) for index in range(count))
     with ProgressLine("learning from validation tasks", quiet=quiet or not is_first()) as line:
-        records = score_blocks(experiment, meta, shared, blocks, _record, lambda done: line.show(done, tasks))
-    outputs, y = records["outputs"], records["y"]
+        records = score_blocks(experiment, meta, shared, blocks, _record, lambda done: line.show(done, count * BLOCK))
+    outputs, y = records["outputs"].to(device), records["y"].to(device)
     if not bool(outputs.isfinite().all()):
         raise Diverged("adaptation diverged on validation tasks; train anew with a lower --lr or --inner-lr")
     if isinstance(data, OwnRegression):
@@ -126,13 +126,14 @@ def most_likely_temperature(outputs: Tensor, y: Tensor, exponent: float | None) 
 
     def loss(at_centre: float, exponent: float) -> float:
         temperatures = through(at_centre, exponent).of(sureness)
-        probabilities = class_probabilities(_joined(outputs / temperatures.view(-1, 1, 1, 1)))
+        probabilities = class_probabilities(_joined(outputs / temperatures.view(-1, 1, 1, 1))).double()
         return float(negative_log_likelihood(probabilities, y.flatten())) + NOTHING * exponent**2
 
     slope = exponent or 0.0
     at_centre = _positive_minimiser(partial(loss, exponent=slope), TEMPERATURE)
     for _ in range(2 if exponent is None else 0):  # of a task of average sureness, it hardly depends on the exponent
         slope = _minimiser(partial(loss, at_centre), *EXPONENT)
+        slope = slope if abs(slope) > PRECISION else 0.0
         at_centre = _positive_minimiser(partial(loss, exponent=slope), (at_centre / 2, at_centre * 2))
     return through(at_centre, slope)
 

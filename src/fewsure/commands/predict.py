@@ -58,7 +58,8 @@ def _predict(command: Predict) -> None:
     files = Files(learner.experiment, command.target)
     adapted = learner.adapt(*files.support(command.support))
     if adapted.transductive:
-        print("fewsure: this run is transductive: all query points are predicted together", file=sys.stderr)
+        balance = "; their classes should be in balance" if adapted.model.network.transductive else ""
+        print(f"fewsure: this run is transductive: all query points are predicted together{balance}", file=sys.stderr)
     if command.coverage is not None:
         _say_what_is_covered(adapted.require_calibration(), command.coverage)
     records = predictions(adapted, files, command.query, coverage=command.coverage, batch_size=command.batch_size)

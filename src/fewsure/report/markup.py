@@ -37,8 +37,8 @@ CLASSIFICATION = """
 Classes are those of a split that training never saw. Class probabilities are averaged over 32 networks sampled from a
 task's posterior (a point estimate has one). Calibration is pooled over the query points of all tasks, in 10 bins of
 confidence: ECE is the mean distance between confidence and accuracy, weighted by the points in a bin, MCE the largest.
-Transductive runs normalise a query set by its own statistics, or make its temperature depend on it, so a prediction
-depends on the other queries.
+Transductive runs normalise a query set by its own statistics, take its mean off, or make its temperature depend on it,
+so a prediction depends on the other queries.
 """
 ESTIMATE = """
 SImPa's reported bound is an estimate, not a guarantee: its KL divergence is estimated from samples and can be too low,

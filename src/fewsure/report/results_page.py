@@ -18,7 +18,8 @@ PROTOCOLS = {
     "accuracy": (
         "Class probabilities are averaged over 32 sampled networks (BMAML: its particles; MAML, ProtoNet: one). ECE",
         "and MCE in 10 bins of confidence over the query points of all tasks. Transductive: a query set is predicted",
-        "as a whole, since it is normalised by its own statistics, as in the paper, or its temperature depends on it.",
+        "as a whole: it is normalised by its own statistics (as in the paper), its mean is taken off, or its",
+        "temperature depends on it.",
     ),
 }
 """By the score that comes first."""
@@ -102,7 +103,8 @@ def _predictors(rows: Sequence[Row]) -> list[str]:
     if any(_temperature(row).exponent for row in tempered):
         lines.append(
             "Odds are the geometric mean of p / (1 − p) over a task's query points, with p the largest class "
-            "probability: where predictions are surer, they are made surer still."
+            "probability: with an exponent below 0, where predictions are surer, they are made surer still; −1 is the "
+            "lowest that is learned."
         )
     return [*lines, ""] if lines else []
 
