@@ -64,7 +64,7 @@ def results_page(rows: Sequence[Row], tuning: Sequence[Row], unfinished: Sequenc
             "Training is the wall-clock time of the run's own process; where others shared the device, an upper bound.",
             "",
             *_table(
-                ("entry", "seed", _scores(score)[0], "ECE", "MCE", *_RUN_FACTS),
+                ("entry", "seed", _scores(score)[0], "ECE", "MCE", *_of_classes(score, "temperature"), *_RUN_FACTS),
                 [_run_row(row, score) for row in rows],
             ),
             "",
@@ -93,20 +93,24 @@ def _predictors(rows: Sequence[Row]) -> list[str]:
         f"{_name(row)}'s posterior is a mixture of {row['components']} generators."
         for row in {_name(row): row for row in rows if row.get("components", 1) > 1}.values()
     ]
-    tempered = [row for row in rows if _temperature(row) != Temperature()]
-    if tempered:
-        values = "; ".join(
-            f"{_name(row)}, seed {row['train_seed']}: {_in_words(_temperature(row))}" for row in tempered
-        )
-        learned_or_given = "A temperature, learned from validation tasks unless it was given"
-        lines.append(f"{learned_or_given}, divides outputs before the softmax ({values}).")
-    if any(_temperature(row).exponent for row in tempered):
-        lines.append(
-            "Odds are the geometric mean of p / (1 − p) over a task's query points, with p the largest class "
-            "probability: with an exponent below 0, where predictions are surer, they are made surer still; −1 is the "
-            "lowest that is learned."
-        )
+    temperatures = [_temperature(row) for row in rows]
+    if any(temperature != Temperature() for temperature in temperatures):
+        lines += [
+            "A temperature, learned from validation tasks unless it was given, divides outputs before the softmax; its",
+            "values are with the single runs.",
+        ]
+    if any(temperature.exponent for temperature in temperatures):
+        lines += [
+            "Odds are the geometric mean of p / (1 − p) over a task's query points, with p the largest class",
+            "probability: with an exponent below 0, where predictions are surer, they are made surer still; −1 is the",
+            "lowest that is learned.",
+        ]
     return [*lines, ""] if lines else []
+
+
+def _of_classes(score: str, *cells: str) -> tuple[str, ...]:
+    """Cells that rows of regression do not have."""
+    return cells if score == "accuracy" else ()
 
 
 def _nearest_mean(row: Row) -> list[str]:
@@ -252,6 +256,7 @@ def _run_row(row: Row, score: str) -> tuple[str, ...]:
         str(row["train_seed"]),
         f"{row[score]['mean']:.{digits}f} ± {row[score]['ci95']:.{digits}f}",
         *(f"{row[name]:.4f} [{row[f'{name}_ci95'][0]:.4f}, {row[f'{name}_ci95'][1]:.4f}]" for name in ("ece", "mce")),
+        *_of_classes(score, _in_words(_temperature(row))),
         f"{row['updates']:,}",
         f"{row['train_seconds']:,.0f} s",
         str(row["device"]),
