@@ -45,7 +45,7 @@ def test_what_the_page_says_of_the_table_is_so() -> None:
     assert error[best] < error[shared]
     ends = [error[name] + sign * entries[name]["squared_error"]["ci95"] for name, sign in ((best, 1), (shared, -1))]
     assert ends[0] > ends[1]
-    assert abs(entries[shared]["absolute_error"]["mean"] - entries[best]["absolute_error"]["mean"]) < 0.01
+    assert 0 < entries[best]["absolute_error"]["mean"] - entries[shared]["absolute_error"]["mean"] < 0.02
     covering = [name for name in entries if coverage[name] >= 0.9]
     assert min(covering, key=lambda name: entries[name]["width"]["mean"]) == shared
     for name in ("BMAML", best):
