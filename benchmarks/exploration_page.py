@@ -91,7 +91,7 @@ STAGES = {
         " figures were seen: what changed after the first is all in this table, after the second only the learned"
         " temperature was added, after the third its dependence on the task (measured on validation classes alone,"
         " [here](task-temperature.md)) and more updates, after the fourth it was learned from 1,000 tasks instead of"
-        " 200, which had left it to chance; the test tasks are others each time. Images that are"
+        " 200; the test tasks are others each time. Images that are"
         " shifted by up to 2 pixels and mirrored narrow the gap between training and unseen classes, for MAML and"
         " SImPa alike. A generator that starts around the base network's weights makes SImPa MAML's equal, and a"
         " small one does: without a KL its spread goes to zero, and 32 samples are one network. Noise on the weights"

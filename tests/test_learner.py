@@ -368,7 +368,7 @@ def test_a_centred_head_predicts_a_query_set_and_refuses_a_query_alone() -> None
     query = np.concatenate([classes[0][1:6], classes[9][1:6]])
     shifted = adapted.predict(query + 100).probabilities
     np.testing.assert_allclose(adapted.predict(query).probabilities, shifted, atol=1e-4)
-    with pytest.raises(FewsureError, match=r"at least 2 query points.*but got 1"):
+    with pytest.raises(FewsureError, match=r"at least 2 examples.*--no-centred.*but got 1"):
         adapted.predict(query[:1])
 
 

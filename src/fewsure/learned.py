@@ -28,7 +28,7 @@ from fewsure.training.runs import LEARNED_FILES, Run
 from fewsure.types import Facts, Noise, Parts, Task
 
 TASKS = 1000
-"""Fewer leave a temperature to chance: of 200 tasks it misses by several per cent."""
+"""That it is learned from: the fewer, the more is left to chance."""
 POINTS = 75_000
 """Of all these tasks together, at most, so that those of large tasks fit into memory."""
 NOISE = (1e-3, 1e1)

@@ -85,7 +85,11 @@ class Mlp:
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         last = len(self.sizes) - 2
-        x = self.padded(params, x - x.mean(0) if self.centred else x)
+        if self.centred:
+            expected = "at least 2 examples, which are seen without their mean (or train with --no-centred)"
+            require(len(x) >= 2, "x", expected, len(x))
+            x = x - x.mean(0)
+        x = self.padded(params, x)
         for number in range(last + 1):
             activation: Activation = "relu" if number < last else self.last
             x = layer(self.entering(x, number), params[f"{number}.weight"], params[f"{number}.bias"], activation)

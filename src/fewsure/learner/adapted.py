@@ -57,9 +57,6 @@ class Adapted:
         require_coverage(coverage)
         calibration = self.require_calibration() if coverage is not None else None
         inputs = read_inputs(x, self.predictor.scale, "x").to(self.predictor.device)
-        if getattr(self.model.network, "centred", False):
-            reason = "at least 2 query points, since this run sees them without their mean (or train with --no-centred)"
-            require(len(inputs) >= 2, "x", reason, len(inputs))
         outputs = self.outputs(inputs, batch_size)
         if not bool(outputs.isfinite().all()):
             raise Diverged(
