@@ -11,6 +11,7 @@ from fewsure.cli import main
 from fewsure.data.embeddings import load_features
 from fewsure.experiment import load_preset
 from fewsure.features.extract import nearest_mean_accuracy
+from fewsure.report.results_page import results_page
 from fewsure.reproduce import SEVERAL, TARGETS
 from fewsure.side_by_side import side_by_side
 
@@ -88,6 +89,46 @@ def test_a_reproduction_is_written_up_and_not_done_twice(tmp_path: Path, capsys:
         assert f"{row['mse']['mean']:.3f} ± {row['mse']['ci95']:.3f}" in page
         assert f"{row['ece']:.4f}" in page
     assert (tmp_path / "report.html").is_file()
+
+
+def test_results_grow_by_entries_that_are_run_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["reproduce", "regression", "--budget", "0.0004", "--seeds", "1", "--tasks", "20", "--device", "cpu"]
+    earlier = tmp_path / "here" / "results.json"
+    assert main([*command, "--only", "maml", "--out", str(earlier.parent), "--json"]) == 0
+    (maml,) = json.loads(capsys.readouterr().out)
+    assert [trial["trial"] for trial in maml["trials"]] == list(range(len(TARGETS["regression"].trials("maml"))))
+    best = min(maml["trials"], key=lambda trial: trial["nll"]["mean"])
+    assert maml["preset"] == f"recommended, trial {best['trial']}"
+
+    there = [*command, "--out", str(tmp_path / "there"), "--json", "--beside", str(earlier)]
+    assert main([*there, "--only", "vampire"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["label"] for row in rows] == ["maml", "vampire"]
+    assert rows[0] == maml
+    page = (tmp_path / "there" / "results.md").read_text()
+    assert page == results_page(rows, [], "regression")
+    assert page.count("| MAML | ") == page.count("| VAMPIRE | ") == 3 + len(maml["trials"])
+
+    remade = [*command, "--collect", "--out", str(tmp_path / "nowhere"), "--json"]
+    assert main([*remade, "--beside", str(tmp_path / "there" / "results.json")]) == 0
+    assert json.loads(capsys.readouterr().out) == rows
+    assert (tmp_path / "nowhere" / "results.md").read_text() == page
+
+    def refused(text: str, why: str) -> None:
+        before = (tmp_path / "there" / "results.json").read_bytes()
+        earlier.write_text(text)
+        assert main([*there, "--collect"]) == 2
+        assert why in capsys.readouterr().err
+        assert (tmp_path / "there" / "results.json").read_bytes() == before
+
+    refused(json.dumps([maml | {"seed": 9}]), "expected maml on tasks of seed 1, but it was evaluated on those of 9")
+    refused(json.dumps([maml | {"label": "protonet"}]), "protonet is none of them")
+    refused(json.dumps([maml | {"data_checksum": "x"}]), "it is on other data")
+    refused(json.dumps({"rows": []}), "expected a list of objects with label, train_seed")
+    refused("[", "expected results of `fewsure reproduce`, but")
+    earlier.unlink()
+    assert main([*there, "--collect"]) == 2
+    assert "No such file" in capsys.readouterr().err
 
 
 def test_trainings_side_by_side_find_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

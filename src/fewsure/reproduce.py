@@ -44,6 +44,7 @@ from fewsure.report.figures import comparison_figure, variants_figure
 from fewsure.report.page import write_report
 from fewsure.report.results_page import results_page
 from fewsure.report.styles import run_styles
+from fewsure.results import with_earlier
 from fewsure.training.runs import Run
 from fewsure.workflow import evaluate_run, start_run, train_run
 
@@ -51,6 +52,8 @@ VALIDATION_TASKS = 500
 NEAREST_MEAN_TASKS = 10_000
 VALIDATION = "validation.json"
 """The file of a trial's folder that holds its scores."""
+SCORED = ("tasks", "accuracy", "mse", "nll", "ece", "softmax_temperature", "temperature_exponent")
+"""What of them is kept with the results."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,9 +180,15 @@ class Reproduction:
             for run in finished
         ]
 
-    def write(self, results: Path, page: Path) -> list[dict[str, Any]]:
-        """Write the list of result objects, the Markdown page with its figure, and the report of the first seeds."""
-        rows = self.rows()
+    def write(self, results: Path, page: Path, beside: Path | None = None) -> list[dict[str, Any]]:
+        """Write the list of result objects, the Markdown page with its figure, and the report of the first seeds.
+
+        Earlier results `beside` them are written up with them, where there is no finished run of the same entry and
+        seed here.
+        """
+        rows, target = self.rows(), TARGETS[self.target]
+        if beside is not None:
+            rows = with_earlier(rows, beside, target.entries, {"stream": target.stream, "seed": target.test_seed})
         if not rows:
             raise FewsureError(f"{self.folder} holds no finished run of this experiment; run it without --collect")
         unfinished = [
@@ -192,28 +201,27 @@ class Reproduction:
         write_atomically(results, json.dumps(rows, indent=1) + "\n")
         picture = page.parent / "figures" / f"{self.target}.png"
         picture.parent.mkdir(exist_ok=True)
-        draw = _methods_figure if TARGETS[self.target].tunes else variants_figure
+        draw = _methods_figure if target.tunes else variants_figure
         write_atomically(picture, figure_png(draw(rows)))
-        write_atomically(page, results_page(rows, self._tuning(), unfinished, self.target))
+        write_atomically(page, results_page(rows, unfinished, self.target))
         drawn = [run for run in self._runs() if run.experiment.training.seed == 0 and run.evaluation() is not None]
-        if all(run.has_checkpoint for run in drawn):  # records may have been brought from elsewhere without them
+        if drawn and all(run.has_checkpoint for run in drawn):  # records may have come from elsewhere without them
             folders = [run.folder for run in drawn]
             write_report(
                 folders, self.folder / "report.html", self.device, tasks=self.tasks, seed=self._seed, quiet=self.quiet
             )
         return rows
 
-    def _tuning(self) -> list[dict[str, Any]]:
-        """What each trial found on validation tasks."""
-        tuning = []
-        for file in sorted(self.folder.glob(f"*/trial-*/{VALIDATION}")):
-            run = Run.open(file.parent)
-            number = int(file.parent.name.removeprefix("trial-"))
-            listed = _read(TARGETS[self.target].listed)[file.parent.parent.name][number]
-            record = run.experiment.record()
+    def _trials(self, entry: str) -> list[dict[str, Any]]:
+        """What each trial of an entry found on validation tasks."""
+        trials = []
+        for file in sorted((self.folder / entry).glob(f"trial-*/{VALIDATION}")):
+            run, number = Run.open(file.parent), int(file.parent.name.removeprefix("trial-"))
+            record, scores = run.experiment.record(), self._validate(run)
+            listed = _read(TARGETS[self.target].listed)[entry][number]
             options = {group: {name: record[group][name] for name in names} for group, names in listed.items()}
-            tuning.append(self._validate(run) | {"trial": number, "options": options})
-        return tuning
+            trials.append({"trial": number, "options": options} | {key: scores[key] for key in SCORED if key in scores})
+        return trials
 
     def _runs(self) -> list[Run]:
         return [Run.open(file.parent) for file in sorted(self.folder.glob("*/seed-*/config.json"))]
@@ -237,7 +245,7 @@ class Reproduction:
         }
         if isinstance(run.experiment.algorithm, Simpa):
             facts["components"] = run.experiment.algorithm.components
-        return facts
+        return facts | {"trials": self._trials(entry)} if target.tunes else facts
 
     @property
     def _seed(self) -> int:

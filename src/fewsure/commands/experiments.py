@@ -74,6 +74,9 @@ class Reproduce(Common):
     """Where the list of result objects of one experiment goes; `results.json` in --out if none."""
     page: Path | None = None
     """Where they go as a Markdown page; `results.md` in --out if none."""
+    beside: Path | None = None
+    """Results of the same experiment that an earlier --results holds: what they have of entries and seeds that are not
+    finished in --out is written up, too. So a file of results grows as entries are run, here or on other machines."""
 
 
 def _quickstart(command: Quickstart) -> None:
@@ -105,10 +108,10 @@ def _reproduce(command: Reproduce) -> None:
     require(command.jobs >= 1, "jobs", "at least 1", command.jobs)
     require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
     targets = SEVERAL.get(command.target, (command.target,))
-    if len(targets) > 1 and (command.out or command.results or command.page):
+    if len(targets) > 1 and (command.out or command.results or command.page or command.beside):
         raise FewsureError(
-            f"{command.target} stands for several experiments; give --out, --results and --page to one of them: "
-            f"{', '.join(targets)}"
+            f"{command.target} stands for several experiments; give --out, --results, --page and --beside to one of "
+            f"them: {', '.join(targets)}"
         )
     for target in targets:
         for entry in command.only:
@@ -120,7 +123,8 @@ def _reproduce(command: Reproduce) -> None:
         reproduction = Reproduction(target, out, device, command.budget, command.seeds, command.tasks, command.json)
         if not command.collect:
             _run(reproduction, command.only or TARGETS[target].entries, command)
-        rows += reproduction.write(command.results or out / "results.json", command.page or out / "results.md")
+        results, page = command.results or out / "results.json", command.page or out / "results.md"
+        rows += reproduction.write(results, page, command.beside)
     print(json.dumps(rows)) if command.json else print_tables(evaluation_tables(rows))
 
 

@@ -26,7 +26,7 @@ PROTOCOLS = {
 JOINED = ("The full trainings take the validation classes too, once these have chosen the options.",)
 
 
-def results_page(rows: Sequence[Row], tuning: Sequence[Row], unfinished: Sequence[Row], target: str) -> str:
+def results_page(rows: Sequence[Row], unfinished: Sequence[Row], target: str) -> str:
     """A table over entries (mean ± standard deviation over seeds), and one over the single runs with what they took."""
     score = "accuracy" if "accuracy" in rows[0] else "mse"
     entries = [(name, list(group)) for name, group in groupby(rows, key=_name)]
@@ -57,7 +57,7 @@ def results_page(rows: Sequence[Row], tuning: Sequence[Row], unfinished: Sequenc
             *_with_noise(entries),
             *_commands(rows, target),
             *_unfinished(unfinished),
-            *_tuning(tuning, score, rows),
+            *_tuning([*rows, *unfinished], score),
             "## Single runs",
             "",
             "Intervals are 95 % over tasks, those of ECE and MCE by bootstrap.",
@@ -179,28 +179,41 @@ def _unfinished(runs: Sequence[Row]) -> list[str]:
     return ["## Unfinished runs", "", note, "", *_table(("entry", "seed", "updates logged", "preset"), lines), ""]
 
 
-def _tuning(trials: Sequence[Row], score: str, rows: Sequence[Row]) -> list[str]:
-    if not trials:
+def _tuning(rows: Sequence[Row], score: str) -> list[str]:
+    """The trials of each entry, of which its rows are the best."""
+    entries = {_name(row): row for row in rows if row.get("trials")}
+    if not entries:
         return []
     lines = [
         (
-            display_name(str(row["algorithm"])),
-            str(row["trial"]),
-            ", ".join(f"{name} = {value}" for group in row["options"].values() for name, value in group.items()),
-            f"{row['nll']['mean']:.{_digits(score)}f}",
-            f"{row[score]['mean']:.{_digits(score)}f}",
-            f"{row['ece']:.4f}",
+            name,
+            str(trial["trial"]),
+            ", ".join(f"{option} = {value}" for group in trial["options"].values() for option, value in group.items()),
+            f"{trial['nll']['mean']:.{_digits(score)}f}",
+            f"{trial[score]['mean']:.{_digits(score)}f}",
+            f"{trial['ece']:.4f}",
         )
-        for row in trials
+        for name, row in sorted(entries.items())
+        for trial in row["trials"]
     ]
     headers = ("entry", "trial", "options on top of the recommended ones", "NLL", _scores(score)[0], "ECE")
-    note = f"On {trials[0]['tasks']:,} validation tasks; the lowest NLL of an entry was trained in full."
-    ends, tried = ([_temperature(row) for row in of] for of in (rows, trials))
-    if any(one != Temperature() for one in ends) and all(one == Temperature() for one in tried):
-        note += " The trials were scored without a temperature."
-    elif any(one.exponent for one in ends) and not any(one.exponent for one in tried):
-        note += " The trials were scored with one temperature for all tasks."
-    return ["## Tuning", "", note, "", *_table(headers, lines), ""]
+    tasks = next(iter(entries.values()))["trials"][0]["tasks"]
+    notes = [f"On {tasks:,} validation tasks; the lowest NLL of an entry was trained in full."]
+    ways = {name: _scored_otherwise(row) for name, row in sorted(entries.items())}
+    for way in sorted({way for way in ways.values() if way}):
+        notes.append(f"Scored {way}: {', '.join(name for name in ways if ways[name] == way)}.")
+    return ["## Tuning", "", *notes, "", *_table(headers, lines), ""]
+
+
+def _scored_otherwise(row: Row) -> str | None:
+    """What of a run's temperature its trials were scored without."""
+
+    def tried_without(name: str, none: float) -> bool:
+        return row.get(name, none) != none and all(trial.get(name, none) == none for trial in row["trials"])
+
+    if tried_without("softmax_temperature", 1.0):
+        return "without a temperature"
+    return "with one temperature for all tasks" if tried_without("temperature_exponent", 0.0) else None
 
 
 def _temperature(row: Row) -> Temperature:
