@@ -106,6 +106,8 @@ ON_IMAGES: dict[str, Algorithm] = {
     "maml": Maml(inner_lr=0.1, inner_steps=2),
     "simpa": Simpa(**STEPS, **GENERATOR, kl="none", train_samples=2),  # type: ignore[arg-type]
     "simpa, scaled": Simpa(**STEPS, **GENERATOR, kl="none", train_samples=2, scaled_generator=True),  # type: ignore[arg-type]
+    "simpa, mixture": Simpa(**STEPS, **GENERATOR, kl="none", train_samples=1, components=3),  # type: ignore[arg-type]
+    "bmaml": Bmaml(**STEPS, particles=2),  # type: ignore[arg-type]
 }
 MOMENTS = {"kl": "moment", "sigma_w": 0.3}
 ON_LINES: dict[str, Algorithm] = {
@@ -119,6 +121,7 @@ ON_LINES: dict[str, Algorithm] = {
         **STEPS, **GENERATOR, kl="moment+critic", weight_noise=0.1, kl_samples=15, critic_hidden=(7,), critic_steps=2
     ),  # type: ignore[arg-type]
     "simpa, critic": Simpa(**STEPS, **GENERATOR, kl="critic", kl_samples=5, critic_hidden=(7, 6), critic_lr=0.1),  # type: ignore[arg-type]
+    "simpa, mixture": Simpa(**STEPS, **GENERATOR, **MOMENTS, kl_samples=5, train_samples=2, components=2),  # type: ignore[arg-type]
 }
 
 

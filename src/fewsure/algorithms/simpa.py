@@ -10,7 +10,7 @@ upper level:  ψ = μ_θ minimises the PAC-Bayes bound of Theorem 2 on the query
 priors:       p(θ) = N(0, σ_θ² I), p(w) = N(0, σ_w² I)                                     (Eq. 7, 8)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -130,7 +130,7 @@ class Simpa:
     def noise(self, model: Model) -> NoiseSpec:
         posterior, levels = self.posterior(model), self.inner_steps + 1  # the last one is the upper level's
         samples = self._samples
-        shared = {"theta": Draw((self.components * weight_count(posterior.generator),))}
+        shared = {"theta": Draw((self.components * self._theta_size(model),))}
         if self.uses_critic:
             shared["prior"] = Draw((levels, self.kl_samples, weight_count(model.network)))
         noisy = self.train_samples if self.kl == "semi-implicit" else samples  # its KL looks at the means
@@ -138,55 +138,53 @@ class Simpa:
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
         always = torch.ones((), device=support.x.device)
-        adapted = []
-        for component, own in self._components(meta, noise, "theta"):
-            theta, _ = self._draw_theta(component, model, own)
-            adapted.append(self._optimise_lower_level(theta, component, model, support, own, regularise=always))
+        thetas = [theta for theta, _ in self._draw_thetas(meta, model, noise)]
+        adapted = self._optimise_lower_level(thetas, meta, model, support, noise, regularise=always)
         return {part: without_rounded(params) for part, params in joined(adapted).items()}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
-        found = [
-            self._component_loss(component, model, task, own, stage)
-            for component, own in self._components(meta, noise, "theta")
-        ]
+        regularise = (stage.update * stage.tasks >= self.warm_up_tasks).to(task.query.x.dtype)
+        drawn = self._draw_thetas(meta, model, noise)
+        thetas = [theta for theta, _ in drawn]
+        adapted = self._optimise_lower_level(thetas, meta, model, task.support, noise, regularise)
+
+        def of_component(adapted: Parts, seen: Seen, losses: Tensor, squared_norm: Tensor) -> tuple[Tensor, Info]:
+            """Algorithm 1's upper level."""
+            critic = self.critic(model).rounded(adapted["critic"]) if self.uses_critic else {}
+            loss = losses.mean()
+            kl = self._kl(seen, detach(critic), model, noise, -1)
+            bound = theorem_2(
+                losses.clamp(max=1).mean(),  # itself, where it is clipped or bounded
+                kl,
+                isotropic_kl(squared_norm, self._theta_size(model), self.sigma_0, self.sigma_theta**2),
+                examples=task.query.x.shape[0],
+                tasks=stage.tasks,
+                epsilon=self.epsilon,
+                form=self.form,
+            )
+            objective = loss + regularise * (bound.within_task + bound.across_tasks)
+            info = {
+                "loss": loss,
+                "clipped_loss": bound.loss,
+                "R_i": bound.within_task,
+                "R_0": bound.across_tasks,
+                "bound": bound.total,
+                "kl": kl,
+            }
+            if self.uses_critic:
+                # ω₀ ascends. Its estimate sends no gradient into ψ, as `detach(critic)` above sends none into ω₀.
+                estimate = self._critic_estimate(detach(seen), critic, model, noise, -1)
+                objective = objective - estimate
+                info["critic"] = estimate
+            return objective, info
+
+        family = self.posterior(model)
+        seen = [family.see(component["generator"], noise["z"][-1], self._sight) for component in adapted]
+        losses = self._losses(seen, model, task.query, noise, -1)
+        squared_norms = [squared_norm for _, squared_norm in drawn]
+        found = [of_component(*each) for each in zip(adapted, seen, losses, squared_norms, strict=True)]
         info = {name: torch.stack([terms[name] for _, terms in found]).mean() for name in found[0][1]}
         return torch.stack([objective for objective, _ in found]).mean(), info
-
-    def _component_loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
-        """Algorithm 1's upper level, of one component."""
-        regularise = (stage.update * stage.tasks >= self.warm_up_tasks).to(task.query.x.dtype)
-        theta, squared_norm = self._draw_theta(meta, model, noise)
-        adapted = self._optimise_lower_level(theta, meta, model, task.support, noise, regularise)
-        critic = self.critic(model).rounded(adapted["critic"]) if self.uses_critic else {}
-
-        seen = self.posterior(model).see(adapted["generator"], noise["z"][-1], self._sight)
-        losses = self._losses(seen, model, task.query, noise, -1)
-        loss = losses.mean()
-        kl = self._kl(seen, detach(critic), model, noise, -1)
-        bound = theorem_2(
-            losses.clamp(max=1).mean(),  # itself, where it is clipped or bounded
-            kl,
-            isotropic_kl(squared_norm, noise["theta"].numel(), self.sigma_0, self.sigma_theta**2),
-            examples=task.query.x.shape[0],
-            tasks=stage.tasks,
-            epsilon=self.epsilon,
-            form=self.form,
-        )
-        objective = loss + regularise * (bound.within_task + bound.across_tasks)
-        info = {
-            "loss": loss,
-            "clipped_loss": bound.loss,
-            "R_i": bound.within_task,
-            "R_0": bound.across_tasks,
-            "bound": bound.total,
-            "kl": kl,
-        }
-        if self.uses_critic:
-            # ω₀ ascends. Its estimate sends no gradient into ψ, as `detach(critic)` above sends none into ω₀.
-            estimate = self._critic_estimate(detach(seen), critic, model, noise, -1)
-            objective = objective - estimate
-            info["critic"] = estimate
-        return objective, info
 
     def prediction_noise(self, model: Model, samples: int) -> Mapping[str, Draw]:
         posterior = self.posterior(model)
@@ -234,8 +232,7 @@ class Simpa:
 
     def start(self, meta: Parts, model: Model, noise: Noise) -> Parts:
         """λ before the first step, θ, of all components."""
-        every = self._components(meta, noise, "theta")
-        return joined([{"generator": self._draw_theta(component, model, own)[0]} for component, own in every])
+        return joined([{"generator": theta} for theta, _ in self._draw_thetas(meta, model, noise)])
 
     def generators(self, posterior: Parts) -> Parts:
         """What predictions need of a posterior: its critics have no part in them."""
@@ -245,55 +242,80 @@ class Simpa:
         """The parts of each component, and its noise: of these names it has a share of the rows."""
         return list(zip(split(parts, self.components), shared_out(noise, names, self.components), strict=True))
 
-    def _draw_theta(self, meta: Parts, model: Model, noise: Noise) -> tuple[Params, Tensor]:
-        """(θ ~ N(μ_θ, σ₀ I), ‖μ_θ‖²). The noise is shared by all tasks, and so is θ."""
+    def _draw_thetas(self, meta: Parts, model: Model, noise: Noise) -> list[tuple[Params, Tensor]]:
+        """(θ ~ N(μ_θ, σ₀ I), ‖μ_θ‖²) of each component. The noise is shared by all tasks, and so is θ."""
         family = self.posterior(model)
-        return family.start(meta["generator"], unflatten(family.generator, noise["theta"]), self.sigma_0**0.5)
+        return [
+            family.start(component["generator"], unflatten(family.generator, own["theta"]), self.sigma_0**0.5)
+            for component, own in self._components(meta, noise, "theta")
+        ]
+
+    def _theta_size(self, model: Model) -> int:
+        """The number of parameters of a component's θ."""
+        return weight_count(self.posterior(model).generator)
 
     def critic(self, model: Model) -> Mlp:
         """φ: the weights of a base network → a number."""
         return Mlp((weight_count(model.network), *self.critic_hidden, 1))
 
     def _optimise_lower_level(
-        self, theta: Params, meta: Parts, model: Model, support: Batch, noise: Noise, regularise: Tensor
-    ) -> Parts:
+        self, thetas: Sequence[Params], meta: Parts, model: Model, support: Batch, noise: Noise, regularise: Tensor
+    ) -> list[Parts]:
+        """λ and ω of each component. They descend side by side: their networks see the support set together."""
         family = self.posterior(model)
 
-        def bound(seen: Seen, critic: Params, step: int) -> Tensor:
-            loss = self._losses(seen, model, support, noise, step).mean()
-            kl = self._kl(seen, critic, model, noise, step)
+        def bounds(seen: list[Seen], critics: list[Params], step: int) -> Tensor:
+            """The sum over components, of which each has its own gradient."""
+            losses = [each.mean() for each in self._losses(seen, model, support, noise, step)]
             if self.kl == "none":
-                return loss  # the regulariser is a constant
-            theorem = theorem_1(loss, kl, examples=support.x.shape[0], epsilon=self.epsilon, form=self.form)
-            return loss + regularise * theorem.regulariser
+                return torch.stack(losses).sum()  # the regulariser is a constant
+            kls = (self._kl(one, critic, model, noise, step) for one, critic in zip(seen, critics, strict=True))
+            theorems = (
+                theorem_1(loss, kl, examples=support.x.shape[0], epsilon=self.epsilon, form=self.form)
+                for loss, kl in zip(losses, kls, strict=True)
+            )
+            found = (loss + regularise * of.regulariser for loss, of in zip(losses, theorems, strict=True))
+            return torch.stack(list(found)).sum()
 
         def negative_estimate(critic: Params, seen: Seen, step: int) -> Tensor:
             return -self._critic_estimate(seen, critic, model, noise, step)
 
-        generator = theta  # λ ← θ
-        network = self.critic(model)
-        critic = network.aligned(meta["critic"]) if self.uses_critic else {}  # ω ← ω₀
-        looked_at = network.rounded(critic) if self.uses_critic else {}
+        generators = list(thetas)  # λ ← θ
+        network, starts = self.critic(model), split(meta, self.components)
+        critics = [network.aligned(start["critic"]) if self.uses_critic else {} for start in starts]  # ω ← ω₀
+        looked_at = [network.rounded(critic) if self.uses_critic else {} for critic in critics]
         for step in range(self.inner_steps):
-            seen, descend_to = family.generate(generator, noise["z"][step], self._sight, first_order=self.first_order)
-            for _ in range(self.critic_steps if self.uses_critic else 0):
-                ascent = partial(negative_estimate, seen=detach(seen), step=step)
-                critic = take_step(critic, gradient_of(ascent, looked_at, first_order=self.first_order), self.critic_lr)
-                looked_at = network.rounded(critic)
-            gradient = torch.func.grad(bound)(seen, detach(looked_at), step)
-            generator = descend_to(gradient, self.inner_lr, self.inner_clip_norm)
-        return {"generator": generator} | ({"critic": critic} if self.uses_critic else {})
+            generated = [
+                family.generate(generator, noise["z"][step], self._sight, first_order=self.first_order)
+                for generator in generators
+            ]
+            seen = [one for one, _ in generated]
+            for number in range(self.components if self.uses_critic else 0):
+                ascent = partial(negative_estimate, seen=detach(seen[number]), step=step)
+                for _ in range(self.critic_steps):
+                    uphill = gradient_of(ascent, looked_at[number], first_order=self.first_order)
+                    critics[number] = take_step(critics[number], uphill, self.critic_lr)
+                    looked_at[number] = network.rounded(critics[number])
+            gradients = torch.func.grad(bounds)(seen, [detach(critic) for critic in looked_at], step)
+            generators = [
+                descend_to(gradient, self.inner_lr, self.inner_clip_norm)
+                for (_, descend_to), gradient in zip(generated, gradients, strict=True)
+            ]
+        if not self.uses_critic:
+            return [{"generator": generator} for generator in generators]
+        return [{"generator": one, "critic": critic} for one, critic in zip(generators, critics, strict=True)]
 
     def _perturb(self, means: Tensor, model: Model, noise: Noise, level: int) -> Tensor:
         """w from G(z): the same vectors, unless there is weight noise."""
         return self.posterior(model).perturb(means, noise["weights"][level] if self.weight_noise else None)
 
-    def _losses(self, seen: Seen, model: Model, batch: Batch, noise: Noise, level: int) -> Tensor:
-        """What is trained on, of each sample and example (k, m)."""
-        weights = unflatten(model.network, self._perturb(seen["fit"], model, noise, level))
+    def _losses(self, seen: Sequence[Seen], model: Model, batch: Batch, noise: Noise, level: int) -> tuple[Tensor, ...]:
+        """What is trained on, of each component: (k, m), of each of its samples and each example."""
+        samples = torch.cat([self._perturb(of_component["fit"], model, noise, level) for of_component in seen])
+        predicted = outputs(model.network, unflatten(model.network, samples), batch.x)
         of_sample = model.bounded_loss if self.clip == "bounded" else model.loss
-        losses = torch.func.vmap(of_sample, in_dims=(0, None))(outputs(model.network, weights, batch.x), batch.y)
-        return losses.clamp(max=1) if self.clip == "hard" else losses
+        losses = torch.func.vmap(of_sample, in_dims=(0, None))(predicted, batch.y)
+        return (losses.clamp(max=1) if self.clip == "hard" else losses).chunk(len(seen))
 
     def _kl(self, seen: Seen, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
         """The estimate of KL[q(w; λ) ‖ p(w)] that both bounds use."""
