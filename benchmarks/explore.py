@@ -22,7 +22,7 @@ from fewsure.evaluation import evaluate
 from fewsure.experiment import Experiment, load_preset
 from fewsure.files import write_atomically
 from fewsure.learned import with_learned
-from fewsure.reproduce import changed
+from fewsure.targets import changed
 from fewsure.types import Parts
 from fewsure.vectorise import draw_per_task
 from fewsure.workflow import start_run, train_run

@@ -12,11 +12,13 @@ from fewsure.data.embeddings import load_features
 from fewsure.experiment import load_preset
 from fewsure.features.extract import nearest_mean_accuracy
 from fewsure.report.results_page import results_page
-from fewsure.reproduce import SEVERAL, TARGETS
+from fewsure.results import read_results, with_earlier
 from fewsure.side_by_side import side_by_side
+from fewsure.targets import SEVERAL, TARGETS
 
 from .helpers import write_blobs
 
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 TUNED = [name for name, target in TARGETS.items() if target.tunes]
 
 
@@ -121,14 +123,48 @@ def test_results_grow_by_entries_that_are_run_elsewhere(tmp_path: Path, capsys: 
         assert why in capsys.readouterr().err
         assert (tmp_path / "there" / "results.json").read_bytes() == before
 
-    refused(json.dumps([maml | {"seed": 9}]), "expected maml on tasks of seed 1, but it was evaluated on those of 9")
-    refused(json.dumps([maml | {"label": "protonet"}]), "protonet is none of them")
-    refused(json.dumps([maml | {"data_checksum": "x"}]), "it is on other data")
-    refused(json.dumps({"rows": []}), "expected a list of objects with label, train_seed")
+    refused(json.dumps([maml | {"seed": 9}]), "expected results of seed 1, but maml, seed 0 is of 9")
+    refused(json.dumps([maml | {"target": "omniglot"}]), "expected results of target regression")
+    refused(json.dumps([maml | {"data_checksum": "x"}]), "their checksums differ")
+    refused(json.dumps([maml, maml]), "some are there twice")
+    refused(json.dumps([maml | {"label": ["maml"]}]), "expected `label` in every row")
+    refused(json.dumps([{name: value for name, value in maml.items() if name != "train_seconds"}]), "'train_seconds'")
+    refused(json.dumps([maml | {"trials": 3}]), "expected earlier results as this version writes them")
+    refused(json.dumps({"rows": []}), "a list of objects, but it is none")
     refused("[", "expected results of `fewsure reproduce`, but")
     earlier.unlink()
-    assert main([*there, "--collect"]) == 2
+    assert main([*command, "--beside", str(earlier), "--out", str(tmp_path / "never")]) == 2
     assert "No such file" in capsys.readouterr().err
+    assert not (tmp_path / "never").exists()  # it is read before anything is trained
+
+    without = [*command, "--out", str(tmp_path / "there"), "--json"]
+    before = (tmp_path / "there" / "results.json").read_bytes()
+    for asked in (["--collect"], ["--only", "vampire"]):
+        assert main([*without, *asked]) == 2
+        assert "has results of maml, seed 0, of which" in capsys.readouterr().err
+    assert (tmp_path / "there" / "results.json").read_bytes() == before
+
+
+def test_a_page_is_of_what_is_finished_wherever_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = read_results(RESULTS / "cifar-fs-1shot.json")
+    row = rows[0] | {"train_seed": 1, "updates": 10, "tasks": 20}
+    assert with_earlier([row], rows) == sorted([*rows, row], key=lambda row: (row["label"], row["train_seed"]))
+    again = rows[0] | {"updates": 10}
+    assert with_earlier([again], rows) == [again, *rows[1:]]
+    assert "abml, seed 0: a run of 10 updates" in capsys.readouterr().err
+
+    unfinished = rows[0] | {"update": 7, "softmax_temperature": 1.0, "temperature_exponent": 0.0}
+    page = results_page(rows[1:], [unfinished], "cifar-fs-1shot")
+    assert "| ABML | 0 | 7 of 20,000 |" in page
+    assert "Scored with one temperature for all tasks: MAML, ProtoNet, SImPa." in page
+
+    of_second_seeds = tmp_path / "results.json"
+    of_second_seeds.write_text(json.dumps([row | {"train_seed": 1} for row in rows]))
+    command = ["reproduce", "cifar-fs-1shot", "--collect", "--out", str(tmp_path / "out"), "--device", "cpu", "--json"]
+    assert main([*command, "--beside", str(of_second_seeds)]) == 0
+    other = ["--beside", str(RESULTS / "features-tiny-tiered-1shot.json")]
+    assert main([*command, *other]) == 2
+    assert "expected results of target cifar-fs-1shot" in capsys.readouterr().err
 
 
 def test_trainings_side_by_side_find_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,7 +215,7 @@ def test_a_diverging_run_does_not_end_the_experiment(
 ) -> None:
     import dataclasses
 
-    from fewsure.reproduce import Target
+    from fewsure.targets import Target
 
     first, second, *_ = TARGETS["regression"].trials("maml")
     explosive = dataclasses.replace(first, algorithm=dataclasses.replace(first.algorithm, inner_lr=1e30))  # type: ignore[type-var]
@@ -231,6 +267,7 @@ def test_a_reproduction_of_classification_is_written_up(tmp_path: Path, capsys: 
     (tmp_path / "out" / "maml" / "seed-0").rename(tmp_path / "out" / "other")
     (tmp_path / "out" / "another").mkdir()
     (tmp_path / "out" / "other").rename(tmp_path / "out" / "another" / "seed-0")
+    (tmp_path / "out" / "results.json").unlink()
     assert main([*command, "--collect"]) == 2
     assert "of no entry of features-cifar-fs-1shot (simpa, maml, abml" in capsys.readouterr().err
 

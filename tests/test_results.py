@@ -11,8 +11,8 @@ import pytest
 from fewsure.algorithms import ALGORITHMS
 from fewsure.report.reference import SINE_LINE_5_SHOT, TABLE_1
 from fewsure.report.results_page import results_page
-from fewsure.reproduce import TARGETS
 from fewsure.results import read_results
+from fewsure.targets import TARGETS
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = json.loads((ROOT / "results" / "regression.json").read_text())
@@ -141,7 +141,7 @@ def test_methods_of_one_gaussian_are_behind_maml_on_cifar_fs_with_the_largest_st
     for name in ("abml", "platipus", "vampire"):
         assert most(rows[name]["accuracy"]) < least(rows["maml"]["accuracy"])
         tried = {trial["trial"]: trial["options"]["algorithm"]["inner_lr"] for trial in rows[name]["trials"]}
-        assert tried[int(rows[name]["preset"][-1])] == max(tried.values())
+        assert tried[int(rows[name]["preset"].split()[-1])] == max(tried.values())
     assert rows["vampire"]["ece_ci95"][1] < min(row["ece_ci95"][0] for name, row in rows.items() if name != "vampire")
 
 
@@ -327,21 +327,15 @@ def test_a_scaled_generator_takes_simpa_past_maml_and_does_not_saturate(stage: s
     assert max(run.get("saturated", 0) for run in plain) > 0.1
 
 
-def test_the_page_of_the_ablation_shows_the_figures_of_the_json() -> None:
-    text = (ROOT / "docs" / "ablation.md").read_text()
-    for row in ABLATION:
-        assert f"{row['mse']['mean']:.3f} ± {row['mse']['ci95']:.3f} | {row['ece']:.4f}" in text
-
-
 MEASURED = [name for name in TARGETS if (ROOT / "results" / f"{name}.json").is_file()]
 
 
-@pytest.mark.parametrize("target", [name for name in MEASURED if TARGETS[name].tunes])
+@pytest.mark.parametrize("target", MEASURED)
 def test_the_page_is_what_the_json_says_and_its_trainings_are_of_the_best_trials(target: str) -> None:
     rows = read_results(ROOT / "results" / f"{target}.json")
     page = "results" if target == "regression" else target
     assert (ROOT / "docs" / f"{page}.md").read_text() == results_page(rows, [], target)
-    for row in rows:
+    for row in rows if TARGETS[target].tunes else []:
         best = min(row["trials"], key=lambda trial: trial["nll"]["mean"])
         assert row["preset"].endswith(f", trial {best['trial']}")
         assert len(row["trials"]) == len(TARGETS[target].trials(row["label"]))

@@ -1,5 +1,7 @@
 """SImPa: what is shared, what sends gradients where, and each clip and KL option."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -207,9 +209,21 @@ def test_a_limit_of_zero_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("kl", ["none", "moment+critic"])
-def test_the_loss_of_a_mixture_is_the_mean_of_its_components_and_each_has_its_own_gradient(kl: str) -> None:
-    mixture, single = (small_simpa(kl=kl, components=count) for count in (3, 1))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kl": "none"},
+        {"kl": "none", "inner_clip_norm": 0.01, "train_samples": 3},
+        {"kl": "moment+critic"},
+        {"kl": "semi-implicit", "weight_noise": 0.1},
+        {"kl": "moment", "weight_noise": 0.1, "first_order": False},
+    ],
+    ids=str,
+)
+def test_the_loss_of_a_mixture_is_the_mean_of_its_components_and_each_has_its_own_gradient(
+    options: dict[str, Any],
+) -> None:
+    mixture, single = (small_simpa(**options, components=count) for count in (3, 1))
     meta, tasks, shared, noise, stage = meta_batch(mixture)
     gradient, info = Engine(mixture, MODEL).gradient(meta, tasks, shared, noise, stage)
     total = 0.0

@@ -17,7 +17,7 @@ from fewsure.evaluation import evaluate
 from fewsure.experiment import load_preset
 from fewsure.export import export
 from fewsure.learned import TASKS, most_likely_temperature, with_learned
-from fewsure.reproduce import changed
+from fewsure.targets import changed
 from fewsure.temperature import Temperature, log_odds
 from fewsure.training.runs import Run
 from fewsure.workflow import evaluate_run, start_run, train_run

@@ -1,12 +1,8 @@
 """The paper's experiments from one command: tune on validation tasks, train, evaluate on test tasks, write it all up.
 
-Most compare methods. Each gets the same number of updates and the same number of tuning trials, which differ in the
-options that a file of `trials/` lists. The trial with the lowest validation NLL (a proper score: it rewards small
-errors and honest spread) is trained in full for each seed and evaluated once on the test tasks. Validation and test
-tasks of images have classes of their own.
-
-`ablation` compares variants of SImPa that differ in one part of its recipe (`trials/ablation.toml`), without tuning, on
-validation tasks.
+Of the tuning trials of a method the one with the lowest validation NLL (a proper score: it rewards small errors and
+honest spread) is trained in full for each seed and evaluated once on the test tasks. Validation and test tasks of
+images have classes of their own. `targets.py` has the experiments.
 
 What is finished is not done again, so a command that was interrupted, or that is run for some entries at a time, goes
 on where the last one stopped.
@@ -17,11 +13,9 @@ import json
 import shutil
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -31,20 +25,20 @@ from matplotlib.figure import Figure
 from fewsure.algorithms.simpa import Simpa
 from fewsure.data import prepared
 from fewsure.data.classification import FeatureSet
-from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import evaluate
-from fewsure.experiment import GROUPS, Experiment, load_preset
+from fewsure.experiment import Experiment
 from fewsure.features.extract import nearest_mean_accuracy
 from fewsure.files import write_atomically
 from fewsure.learned import with_learned
-from fewsure.records import from_json, from_record, to_record
+from fewsure.records import from_json
 from fewsure.report.drawing import figure_png
 from fewsure.report.figures import comparison_figure, variants_figure
 from fewsure.report.page import write_report
 from fewsure.report.results_page import results_page
 from fewsure.report.styles import run_styles
-from fewsure.results import with_earlier
+from fewsure.results import earlier_results, with_earlier, written
+from fewsure.targets import TARGETS, changed, read_trials
 from fewsure.training.runs import Run
 from fewsure.workflow import evaluate_run, start_run, train_run
 
@@ -54,56 +48,6 @@ VALIDATION = "validation.json"
 """The file of a trial's folder that holds its scores."""
 SCORED = ("tasks", "accuracy", "mse", "nll", "ece", "softmax_temperature", "temperature_exponent")
 """What of them is kept with the results."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Target:
-    """An experiment: which methods, or variants of SImPa, on which tasks."""
-
-    data: str
-    listed: str
-    """The file of `trials/` that lists its entries."""
-    preset: str = "recommended"
-    folder: str | None = None
-    """For `--data features`: where the features are."""
-    joins_validation: bool = False
-    """Whether the validation classes join the training classes once the options are chosen, as in the paper's split."""
-    trial_share: float = 0.2
-    """Updates of a tuning trial, as a share of the full training's."""
-    test_seed: int = 1
-    """Of the final evaluation's tasks. A new round of results has its own: the last have been looked at."""
-
-    @property
-    def stream(self) -> Split:
-        """The tasks of the final evaluation: those of an ablation may be chosen from."""
-        return "test" if self.tunes else "validation"
-
-    @property
-    def tunes(self) -> bool:
-        """Whether its entries are methods, each tuned by trials; else they are variants, without tuning."""
-        return self.listed != "ablation.toml"
-
-    @property
-    def entries(self) -> list[str]:
-        """Methods, or variants."""
-        return [name for name in _read(self.listed) if name != "every-variant"]
-
-    def trials(self, method: str) -> list[Experiment]:
-        """The settings among which a method is tuned: its preset with the options of each trial on top."""
-        listed = _read(self.listed)[method]
-        return [changed(self._base(method), options, f"trial {number}") for number, options in enumerate(listed)]
-
-    def variants(self) -> dict[str, Experiment]:
-        """The variants of SImPa: the preset with the options of all variants, and then its own, on top."""
-        tables = _read(self.listed)
-        base = changed(self._base("simpa"), tables.pop("every-variant"), "ablation")
-        return {name: changed(base, options, name) for name, options in tables.items()}
-
-    def _base(self, method: str) -> Experiment:
-        base = load_preset(self.preset, method, self.data)
-        if self.folder is None:
-            return base
-        return dataclasses.replace(base, data=dataclasses.replace(base.data, folder=self.folder))  # type: ignore[type-var]
 
 
 class Job(NamedTuple):
@@ -180,30 +124,53 @@ class Reproduction:
             for run in finished
         ]
 
-    def write(self, results: Path, page: Path, beside: Path | None = None) -> list[dict[str, Any]]:
+    def earlier(self, file: Path) -> list[dict[str, Any]]:
+        """The rows of earlier results of this experiment."""
+        target = TARGETS[self.target]
+        return earlier_results(file, self.target, target.stream, target.test_seed)
+
+    def require_nothing_lost(self, results: Path, earlier: Sequence[dict[str, Any]], entries: Sequence[str]) -> None:
+        """Refuse to write over results that are neither among the `earlier` ones nor of a run, once entries are run."""
+        kept = {(row["label"], row["train_seed"]) for row in earlier}
+        kept |= {(entry, seed) for entry in entries for seed in range(self.seeds)}
+        lost = [
+            f"{label}, seed {seed}"
+            for label, seed in written(results)
+            if (label, seed) not in kept and not (self.folder / label / f"seed-{seed}").is_dir()
+        ]
+        if lost:
+            raise FewsureError(
+                f"{results} has results of {'; '.join(lost)}, of which {self.folder} has no run: `--beside {results}` "
+                "keeps them; or move the file away"
+            )
+
+    def write(self, results: Path, page: Path, earlier: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
         """Write the list of result objects, the Markdown page with its figure, and the report of the first seeds.
 
-        Earlier results `beside` them are written up with them, where there is no finished run of the same entry and
-        seed here.
+        Earlier results are written up too, where there is no finished run of the same entry and seed here.
         """
-        rows, target = self.rows(), TARGETS[self.target]
-        if beside is not None:
-            rows = with_earlier(rows, beside, target.entries, {"stream": target.stream, "seed": target.test_seed})
+        rows = with_earlier(self.rows(), earlier)
         if not rows:
             raise FewsureError(f"{self.folder} holds no finished run of this experiment; run it without --collect")
+        finished = {(row["label"], row["train_seed"]) for row in rows}
         unfinished = [
-            self._facts(run) | {"update": run.metrics()[-1]["update"] if run.metrics() else 0}
+            facts | {"update": run.metrics()[-1]["update"] if run.metrics() else 0}
             for run in self._runs()
-            if run.evaluation() is None
+            if ((facts := self._facts(run))["label"], facts["train_seed"]) not in finished
         ]
-        for path in (results, page):
+        try:
+            figure = figure_png((_methods_figure if TARGETS[self.target].tunes else variants_figure)(rows))
+            text = results_page(rows, unfinished, self.target)
+        except (KeyError, TypeError, IndexError) as error:
+            if not earlier:
+                raise
+            raise FewsureError(f"expected earlier results as this version writes them, but {error!r}") from error
+        picture = page.parent / "figures" / f"{self.target}.png"
+        for path in (results, picture):
             path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(results, json.dumps(rows, indent=1) + "\n")
-        picture = page.parent / "figures" / f"{self.target}.png"
-        picture.parent.mkdir(exist_ok=True)
-        draw = _methods_figure if target.tunes else variants_figure
-        write_atomically(picture, figure_png(draw(rows)))
-        write_atomically(page, results_page(rows, unfinished, self.target))
+        write_atomically(picture, figure)
+        write_atomically(page, text)
         drawn = [run for run in self._runs() if run.experiment.training.seed == 0 and run.evaluation() is not None]
         if drawn and all(run.has_checkpoint for run in drawn):  # records may have come from elsewhere without them
             folders = [run.folder for run in drawn]
@@ -218,7 +185,7 @@ class Reproduction:
         for file in sorted((self.folder / entry).glob(f"trial-*/{VALIDATION}")):
             run, number = Run.open(file.parent), int(file.parent.name.removeprefix("trial-"))
             record, scores = run.experiment.record(), self._validate(run)
-            listed = _read(TARGETS[self.target].listed)[entry][number]
+            listed = read_trials(TARGETS[self.target].listed)[entry][number]
             options = {group: {name: record[group][name] for name in names} for group, names in listed.items()}
             trials.append({"trial": number, "options": options} | {key: scores[key] for key in SCORED if key in scores})
         return trials
@@ -235,6 +202,7 @@ class Reproduction:
             raise FewsureError(f"{run.folder} is of no entry of {self.target} ({known}); move the folder away")
         planned = (target.trials(entry)[0] if target.tunes else target.variants()[entry]).training.updates
         facts = {
+            "target": self.target,
             "algorithm": run.experiment.algorithm_name,
             "label": entry,
             "train_seed": training.seed,
@@ -312,61 +280,10 @@ def _divergence_reported(folder: Path) -> Iterator[Path]:
         print(f"{folder}: {error}", file=sys.stderr)
 
 
-def changed(base: Experiment, options: dict[str, dict[str, Any]], name: str | None) -> Experiment:
-    """The experiment with other options, and their name behind that of its preset."""
-    groups: dict[str, Any] = {}
-    for group in GROUPS:
-        before = getattr(base, group)
-        groups[group] = from_record(type(before), to_record(before) | options.get(group, {}), source=f"{name}, {group}")
-    return Experiment(**groups, preset=base.preset if name is None else f"{base.preset}, {name}")
-
-
-def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads((resources.files("fewsure") / "trials" / name).read_text(encoding="utf-8"))
-
-
 def _methods_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """The first seed of each method beside the paper's figures."""
-    first = [row for row in rows if row["train_seed"] == 0]
+    first = list({row["label"]: row for row in sorted(rows, key=lambda row: -row["train_seed"])}.values())
+    first.sort(key=lambda row: str(row["label"]))
     return comparison_figure(
         first, run_styles([row["algorithm"] for row in first], [Path(row["label"]) for row in first])
     )
-
-
-def _shots(data: str) -> tuple[Target, Target]:
-    """1-shot and 5-shot on photographs."""
-    presets = ("recommended", "recommended-5-shot")
-    one, five = (
-        Target(data, "photographs.toml", preset, test_seed=seed) for preset, seed in zip(presets, (5, 4), strict=True)
-    )
-    return one, five
-
-
-def _feature_shots(data: str, folder: str | None = None, test_seeds: Sequence[int] = (1, 3)) -> tuple[Target, Target]:
-    """1-shot and 5-shot on features, where trainings are short enough to be tried in full."""
-    one, five = (
-        Target(data, f"features{shot}.toml", f"recommended{shot}", folder, trial_share=1.0, test_seed=seed)
-        for shot, seed in zip(("", "-5-shot"), test_seeds, strict=True)
-    )
-    return one, five
-
-
-TARGETS: dict[str, Target] = {
-    "regression": Target("sine-line", "sine-line.toml"),
-    "ablation": Target("sine-line", "ablation.toml", test_seed=0),
-    "omniglot": Target("omniglot", "omniglot.toml", joins_validation=True),
-}
-"""Name on the command line → the experiment."""
-SEVERAL: dict[str, tuple[str, ...]] = {}
-"""Name on the command line → the names of the experiments that it stands for."""
-for _name, _both in {
-    "cifar-fs": _shots("cifar-fs"),
-    "mini-imagenet": _shots("mini-imagenet"),
-    "tiered-imagenet": _feature_shots("tiered-imagenet-leo"),
-    "mini-imagenet-features": _feature_shots("mini-imagenet-leo"),
-    "features-cifar-fs": _feature_shots("features", "features/cifar-fs", test_seeds=(5, 5)),
-    "features-tiny-tiered": _feature_shots("features", "features/tiny-tiered", test_seeds=(5, 5)),
-}.items():
-    SEVERAL[_name] = (f"{_name}-1shot", f"{_name}-5shot")
-    TARGETS |= dict(zip(SEVERAL[_name], _both, strict=True))
-SEVERAL["features"] = SEVERAL["features-cifar-fs"] + SEVERAL["features-tiny-tiered"]

@@ -1,17 +1,19 @@
 """The results of an experiment grow as its entries are run: rows that an earlier command wrote, beside new ones."""
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fewsure.errors import FewsureError
 from fewsure.records import from_json
 
-NEEDED = ("label", "train_seed", "stream", "seed", "tasks")
+Row = dict[str, Any]
+NEEDED = {"target": str, "label": str, "train_seed": int, "stream": str, "seed": int, "tasks": int, "updates": int}
 """What tells a row from others, and the tasks that it was found on."""
 
 
-def read_results(file: Path) -> list[dict[str, Any]]:
+def read_results(file: Path) -> list[Row]:
     """The rows of a file that `fewsure reproduce` has written."""
     try:
         rows = from_json(file.read_text(encoding="utf-8"))
@@ -19,33 +21,59 @@ def read_results(file: Path) -> list[dict[str, Any]]:
         raise FewsureError(f"{file}: expected results of `fewsure reproduce`, but {error.strerror}") from None
     except ValueError as error:
         raise FewsureError(f"{file}: expected results of `fewsure reproduce`, but {error}") from None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and {*NEEDED} <= {*row} for row in rows):
-        raise FewsureError(
-            f"{file}: expected a list of objects with {', '.join(NEEDED)}; was it written by another tool?"
-        )
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise FewsureError(f"{file}: expected results of `fewsure reproduce`, a list of objects, but it is none")
+    for row in rows:
+        for name, kind in NEEDED.items():
+            if not isinstance(row.get(name), kind):
+                raise FewsureError(
+                    f"{file}: expected `{name}` in every row, but {_name(row)} has {row.get(name)!r}; was it written "
+                    "by another version?"
+                )
     return rows
 
 
-def with_earlier(
-    rows: Sequence[dict[str, Any]], file: Path, entries: Sequence[str], drawn: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """The rows and, of entries and seeds that they are not of, those of earlier results.
+def earlier_results(file: Path, target: str, stream: str, seed: int) -> list[Row]:
+    """The rows of earlier results, if they are of one experiment and of the tasks that it is evaluated on now."""
+    rows = read_results(file)
+    expected = {"target": target, "stream": stream, "seed": seed}
+    for row in rows:
+        for name, value in expected.items():
+            if row[name] != value:
+                raise FewsureError(f"{file}: expected results of {name} {value}, but {_name(row)} is of {row[name]}")
+    if len({_run(row) for row in rows}) < len(rows):
+        raise FewsureError(f"{file}: expected one row for each entry and seed, but some are there twice")
+    return rows
 
-    All must be on the same tasks: those that are `drawn` with a stream and a seed, of the same data.
-    """
-    here = {(row["label"], row["train_seed"]) for row in rows}
-    earlier = [row for row in read_results(file) if (row["label"], row["train_seed"]) not in here]
+
+def with_earlier(rows: Sequence[Row], earlier: Sequence[Row]) -> list[Row]:
+    """The rows and, of entries and seeds that they are not of, the earlier ones; all of one set of data."""
+    here = {_run(row): row for row in rows}
     for row in earlier:
-        if row["label"] not in entries:
-            raise FewsureError(f"{file}: expected entries of this experiment, but {row['label']} is none of them")
-        for name, expected in drawn.items():
-            if row[name] != expected:
-                raise FewsureError(
-                    f"{file}: expected {row['label']} on tasks of {name} {expected}, but it was evaluated on those of "
-                    f"{row[name]}; leave --beside out, or evaluate its run again"
-                )
-        if any(row.get("data_checksum") != other.get("data_checksum") for other in rows):
-            raise FewsureError(
-                f"{file}: expected {row['label']} on the data of the other rows, but it is on other data"
+        new = here.get(_run(row))
+        if new is not None and (new["updates"], new["tasks"]) != (row["updates"], row["tasks"]):
+            print(
+                f"{_name(row)}: a run of {new['updates']:,} updates and {new['tasks']:,} tasks takes the place of the "
+                f"earlier result of {row['updates']:,} and {row['tasks']:,}",
+                file=sys.stderr,
             )
-    return sorted([*rows, *earlier], key=lambda row: (row["label"], row["train_seed"]))
+    every = [*rows, *(row for row in earlier if _run(row) not in here)]
+    if len({row.get("data_checksum") for row in every}) > 1:
+        raise FewsureError("expected earlier results of the same data as the runs in --out, but their checksums differ")
+    return sorted(every, key=_run)
+
+
+def written(file: Path) -> list[tuple[str, int]]:
+    """The entries and seeds of the results in a file; none, if there is none or what is there is something else."""
+    try:
+        return [_run(row) for row in read_results(file)]
+    except FewsureError:
+        return []
+
+
+def _run(row: Row) -> tuple[str, int]:
+    return row["label"], row["train_seed"]
+
+
+def _name(row: Row) -> str:
+    return f"{row.get('label')}, seed {row.get('train_seed')}"

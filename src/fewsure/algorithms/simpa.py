@@ -88,8 +88,8 @@ class Simpa:
     """What is generated at first: what the generator's own initial weights make of z, or the initial weights of the
     `network`, each layer's of the size that suits it, with a tenth of that spread around them."""
     components: int = 1
-    """K, generators that start, learn and adapt each by itself: q is their mixture. 1 in the paper; each costs as much
-    as the first."""
+    """K, generators that start, learn and adapt each by itself: q is their mixture. 1 in the paper; each takes as many
+    operations as the first."""
     critic_hidden: tuple[int, ...] = (512, 256, 128)
     """Hidden units of the φ-network's layers."""
     critic_lr: float = 1e-4
@@ -148,9 +148,9 @@ class Simpa:
         thetas = [theta for theta, _ in drawn]
         adapted = self._optimise_lower_level(thetas, meta, model, task.support, noise, regularise)
 
-        def of_component(adapted: Parts, seen: Seen, losses: Tensor, squared_norm: Tensor) -> tuple[Tensor, Info]:
-            """Algorithm 1's upper level."""
-            critic = self.critic(model).rounded(adapted["critic"]) if self.uses_critic else {}
+        def upper_level(component: Parts, seen: Seen, losses: Tensor, squared_norm: Tensor) -> tuple[Tensor, Info]:
+            """Algorithm 1's objective of one component."""
+            critic = self.critic(model).rounded(component["critic"]) if self.uses_critic else {}
             loss = losses.mean()
             kl = self._kl(seen, detach(critic), model, noise, -1)
             bound = theorem_2(
@@ -182,7 +182,7 @@ class Simpa:
         seen = [family.see(component["generator"], noise["z"][-1], self._sight) for component in adapted]
         losses = self._losses(seen, model, task.query, noise, -1)
         squared_norms = [squared_norm for _, squared_norm in drawn]
-        found = [of_component(*each) for each in zip(adapted, seen, losses, squared_norms, strict=True)]
+        found = [upper_level(*each) for each in zip(adapted, seen, losses, squared_norms, strict=True)]
         info = {name: torch.stack([terms[name] for _, terms in found]).mean() for name in found[0][1]}
         return torch.stack([objective for objective, _ in found]).mean(), info
 
@@ -264,18 +264,19 @@ class Simpa:
         """λ and ω of each component. They descend side by side: their networks see the support set together."""
         family = self.posterior(model)
 
-        def bounds(seen: list[Seen], critics: list[Params], step: int) -> Tensor:
-            """The sum over components, of which each has its own gradient."""
-            losses = [each.mean() for each in self._losses(seen, model, support, noise, step)]
+        def bound(seen: Seen, losses: Tensor, critic: Params, step: int) -> Tensor:
+            loss = losses.mean()
             if self.kl == "none":
-                return torch.stack(losses).sum()  # the regulariser is a constant
-            kls = (self._kl(one, critic, model, noise, step) for one, critic in zip(seen, critics, strict=True))
-            theorems = (
-                theorem_1(loss, kl, examples=support.x.shape[0], epsilon=self.epsilon, form=self.form)
-                for loss, kl in zip(losses, kls, strict=True)
-            )
-            found = (loss + regularise * of.regulariser for loss, of in zip(losses, theorems, strict=True))
-            return torch.stack(list(found)).sum()
+                return loss  # the regulariser is a constant
+            kl = self._kl(seen, critic, model, noise, step)
+            theorem = theorem_1(loss, kl, examples=support.x.shape[0], epsilon=self.epsilon, form=self.form)
+            return loss + regularise * theorem.regulariser
+
+        def bounds(seen: list[Seen], critics: list[Params], step: int) -> Tensor:
+            """The sum over components, in which each has its own gradient."""
+            losses = self._losses(seen, model, support, noise, step)
+            every = zip(seen, losses, critics, strict=True)
+            return torch.stack([bound(*of_component, step) for of_component in every]).sum()
 
         def negative_estimate(critic: Params, seen: Seen, step: int) -> Tensor:
             return -self._critic_estimate(seen, critic, model, noise, step)

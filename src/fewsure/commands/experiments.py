@@ -5,6 +5,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from fewsure.commands.common import Common, command
 from fewsure.devices import find_device
@@ -13,8 +16,9 @@ from fewsure.progress import ProgressLine
 from fewsure.quickstart import quickstart
 from fewsure.report.tables import evaluation_tables
 from fewsure.report.terminal import print_tables
-from fewsure.reproduce import SEVERAL, TARGETS, Job, Reproduction
+from fewsure.reproduce import Job, Reproduction
 from fewsure.side_by_side import side_by_side
+from fewsure.targets import SEVERAL, TARGETS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,15 +121,30 @@ def _reproduce(command: Reproduce) -> None:
         for entry in command.only:
             require_known("only", entry, TARGETS[target].entries)
     device = find_device(command.device)
+    asked = [_of_target(target, command, device) for target in targets]  # all is checked before anything is trained
     rows = []
-    for target in targets:
-        out = command.out or Path("runs") / target
-        reproduction = Reproduction(target, out, device, command.budget, command.seeds, command.tasks, command.json)
+    for reproduction, results, page, earlier in asked:
         if not command.collect:
-            _run(reproduction, command.only or TARGETS[target].entries, command)
-        results, page = command.results or out / "results.json", command.page or out / "results.md"
-        rows += reproduction.write(results, page, command.beside)
+            _run(reproduction, _entries(reproduction.target, command), command)
+        rows += reproduction.write(results, page, earlier)
     print(json.dumps(rows)) if command.json else print_tables(evaluation_tables(rows))
+
+
+def _entries(target: str, command: Reproduce) -> Sequence[str]:
+    """What is to be run."""
+    return () if command.collect else command.only or TARGETS[target].entries
+
+
+def _of_target(
+    target: str, command: Reproduce, device: torch.device
+) -> tuple[Reproduction, Path, Path, list[dict[str, Any]]]:
+    """An experiment, where its results and its page go, and the earlier results beside it."""
+    out = command.out or Path("runs") / target
+    results, page = command.results or out / "results.json", command.page or out / "results.md"
+    reproduction = Reproduction(target, out, device, command.budget, command.seeds, command.tasks, command.json)
+    earlier = reproduction.earlier(command.beside) if command.beside else []
+    reproduction.require_nothing_lost(results, earlier, _entries(target, command))
+    return reproduction, results, page, earlier
 
 
 def _run(reproduction: Reproduction, entries: Sequence[str], command: Reproduce) -> None:

@@ -53,11 +53,11 @@ def results_page(rows: Sequence[Row], unfinished: Sequence[Row], target: str) ->
             f"![{caption}](figures/{target}.png)",
             "",
             *_predictors(rows),
-            *_nearest_mean(rows[0]),
+            *_nearest_mean(rows),
             *_with_noise(entries),
             *_commands(rows, target),
             *_unfinished(unfinished),
-            *_tuning([*rows, *unfinished], score),
+            *_tuning([*unfinished, *rows], score),
             "## Single runs",
             "",
             "Intervals are 95 % over tasks, those of ECE and MCE by bootstrap.",
@@ -113,10 +113,11 @@ def _of_classes(score: str, *cells: str) -> tuple[str, ...]:
     return cells if score == "accuracy" else ()
 
 
-def _nearest_mean(row: Row) -> list[str]:
-    alone, centred = row.get("nearest_mean"), row.get("nearest_mean_centred")
-    if alone is None:
+def _nearest_mean(rows: Sequence[Row]) -> list[str]:
+    with_it = next((row for row in rows if "nearest_mean" in row), None)
+    if with_it is None:
         return []
+    alone, centred = with_it["nearest_mean"], with_it.get("nearest_mean_centred")
 
     def accuracy(found: Row) -> str:
         return f"{found['accuracy']['mean']:.4f} ± {found['accuracy']['ci95']:.4f}"
@@ -209,7 +210,7 @@ def _scored_otherwise(row: Row) -> str | None:
     """What of a run's temperature its trials were scored without."""
 
     def tried_without(name: str, none: float) -> bool:
-        return row.get(name, none) != none and all(trial.get(name, none) == none for trial in row["trials"])
+        return row.get(name, none) != none and all(trial.get(name) == none for trial in row["trials"])
 
     if tried_without("softmax_temperature", 1.0):
         return "without a temperature"
