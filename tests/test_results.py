@@ -305,6 +305,17 @@ def test_smaller_steps_on_cifar_fs_helped_maml_and_not_simpa_at_the_same_trainin
     assert abs(smaller["simpa"]["loss"] - smaller["maml"]["loss"]) < 0.01
 
 
+def test_with_less_noise_on_their_first_weights_methods_of_one_gaussian_learn_like_maml() -> None:
+    tried = [run for run in TRIED if run["stage"] == "photographs, small"]
+    (maml,) = (run for run in tried if run["method"] == "maml")
+    quiet = [run for run in tried if {"initial_std", "prior_std"} & {*run["changed"]}]
+    (noisy,) = (run for run in tried if run is not maml and run not in quiet)
+    assert {run["method"] for run in quiet} == {"abml", "platipus", "vampire"}
+    assert all(abs(run["accuracy"] - maml["accuracy"]) < 0.01 for run in quiet)
+    assert noisy["method"] == "vampire"
+    assert noisy["accuracy"] < maml["accuracy"] - 0.05
+
+
 def test_the_page_of_what_was_tried_shows_every_run() -> None:
     text = (ROOT / "docs" / "exploration.md").read_text()
     for run in TRIED:
