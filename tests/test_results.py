@@ -316,6 +316,42 @@ def test_with_less_noise_on_their_first_weights_methods_of_one_gaussian_learn_li
     assert noisy["accuracy"] < maml["accuracy"] - 0.05
 
 
+def tried_with(stage: str, **options: Any) -> dict[str, Any]:
+    """The run of SImPa with these options and no others of a mixture or its temperature."""
+    several = ("components", "softmax_temperature")
+    (found,) = (
+        run
+        for run in TRIED
+        if (run["stage"], run["method"]) == (stage, "simpa")
+        and "initial_weights" in run["changed"]
+        and {name: run["changed"][name] for name in several if name in run["changed"]} == options
+    )
+    return found
+
+
+def test_a_generator_around_the_networks_weights_suits_classes_of_ones_own() -> None:
+    for stage, gained in (("own images", 0.03), ("own rows", 0.14)):
+        (before,) = (run for run in TRIED if run["stage"] == stage and not run["changed"] and run["method"] == "simpa")
+        around = tried_with(stage)
+        assert gained < around["accuracy"] - before["accuracy"] < gained + 0.01
+        assert around["nll"] < before["nll"] - 0.05
+
+
+def test_several_generators_gain_on_images_and_not_on_rows_and_need_a_temperature() -> None:
+    for stage, least_gain, most_gain in (
+        ("Omniglot, mixtures", 0.019, 0.02),
+        ("own images", 0.05, 0.06),
+        ("own rows", -0.01, 0),
+    ):
+        one, three = tried_with(stage), tried_with(stage, components=3)
+        assert least_gain < three["accuracy"] - one["accuracy"] < most_gain
+        assert three["ece"] > one["ece"] + 0.03
+    three = tried_with("own images", components=3)
+    tempered = tried_with("own images", components=3, softmax_temperature=None)
+    assert 0.3 * three["ece"] < tempered["ece"] < 0.5 * three["ece"]
+    assert tempered["nll"] < three["nll"] - 0.05
+
+
 def test_the_page_of_what_was_tried_shows_every_run() -> None:
     text = (ROOT / "docs" / "exploration.md").read_text()
     for run in TRIED:
