@@ -119,8 +119,8 @@ STAGES = {
         "Images of one's own",
         "The 355 characters of Omniglot's first 12 alphabets as a folder of images (`--data images`), 28×28, 5-way"
         " 1-shot, 16 filters, instance norm, 1,500 updates of 4 tasks with 5 query images per class, one seed, on a"
-        " CPU, 304 validation tasks. The first preset's generator was neither scaled nor around the network's own"
-        " weights (32 → 64 → 128, inner_lr 0.01: SImPa's row without changes). Three generators are more accurate"
+        " CPU, 304 validation tasks. The data are what `benchmarks/own_classes.py` writes. The preset's first"
+        " generator was neither scaled nor around the network's own weights. Three generators are more accurate"
         " still, and far from sure enough of it; a temperature that is learned from validation tasks"
         " (`softmax_temperature = None`) takes away a part of that.",
     ),

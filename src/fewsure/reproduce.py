@@ -37,7 +37,7 @@ from fewsure.report.figures import comparison_figure, variants_figure
 from fewsure.report.page import write_report
 from fewsure.report.results_page import results_page
 from fewsure.report.styles import run_styles
-from fewsure.results import earlier_results, with_earlier, written
+from fewsure.results import earlier_results, run_of, with_earlier, written
 from fewsure.targets import TARGETS, changed, read_trials
 from fewsure.training.runs import Run
 from fewsure.workflow import evaluate_run, start_run, train_run
@@ -131,7 +131,7 @@ class Reproduction:
 
     def require_nothing_lost(self, results: Path, earlier: Sequence[dict[str, Any]], entries: Sequence[str]) -> None:
         """Refuse to write over results that are neither among the `earlier` ones nor of a run, once entries are run."""
-        kept = {(row["label"], row["train_seed"]) for row in earlier}
+        kept = {run_of(row) for row in earlier}
         kept |= {(entry, seed) for entry in entries for seed in range(self.seeds)}
         lost = [
             f"{label}, seed {seed}"
@@ -152,11 +152,11 @@ class Reproduction:
         rows = with_earlier(self.rows(), earlier)
         if not rows:
             raise FewsureError(f"{self.folder} holds no finished run of this experiment; run it without --collect")
-        finished = {(row["label"], row["train_seed"]) for row in rows}
+        finished = {run_of(row) for row in rows}
         unfinished = [
             facts | {"update": run.metrics()[-1]["update"] if run.metrics() else 0}
             for run in self._runs()
-            if ((facts := self._facts(run))["label"], facts["train_seed"]) not in finished
+            if run_of(facts := self._facts(run)) not in finished
         ]
         try:
             figure = figure_png((_methods_figure if TARGETS[self.target].tunes else variants_figure)(rows))

@@ -40,38 +40,47 @@ def earlier_results(file: Path, target: str, stream: str, seed: int) -> list[Row
     for row in rows:
         for name, value in expected.items():
             if row[name] != value:
-                raise FewsureError(f"{file}: expected results of {name} {value}, but {_name(row)} is of {row[name]}")
-    if len({_run(row) for row in rows}) < len(rows):
-        raise FewsureError(f"{file}: expected one row for each entry and seed, but some are there twice")
+                raise FewsureError(
+                    f"{file}: expected results of {name} {value}, but {_name(row)} is of {row[name]}; give a file of "
+                    "this experiment and round, or leave --beside out"
+                )
+    if len({run_of(row) for row in rows}) < len(rows):
+        raise FewsureError(
+            f"{file}: expected one row for each entry and seed, but some are there twice; delete one of them"
+        )
     return rows
 
 
 def with_earlier(rows: Sequence[Row], earlier: Sequence[Row]) -> list[Row]:
     """The rows and, of entries and seeds that they are not of, the earlier ones; all of one set of data."""
-    here = {_run(row): row for row in rows}
+    here = {run_of(row): row for row in rows}
     for row in earlier:
-        new = here.get(_run(row))
+        new = here.get(run_of(row))
         if new is not None and (new["updates"], new["tasks"]) != (row["updates"], row["tasks"]):
             print(
                 f"{_name(row)}: a run of {new['updates']:,} updates and {new['tasks']:,} tasks takes the place of the "
                 f"earlier result of {row['updates']:,} and {row['tasks']:,}",
                 file=sys.stderr,
             )
-    every = [*rows, *(row for row in earlier if _run(row) not in here)]
+    every = [*rows, *(row for row in earlier if run_of(row) not in here)]
     if len({row.get("data_checksum") for row in every}) > 1:
-        raise FewsureError("expected earlier results of the same data as the runs in --out, but their checksums differ")
-    return sorted(every, key=_run)
+        raise FewsureError(
+            "expected results of --beside on the same data as the runs in --out, but their checksums differ; leave "
+            "--beside out, or run them on the same data"
+        )
+    return sorted(every, key=run_of)
 
 
 def written(file: Path) -> list[tuple[str, int]]:
     """The entries and seeds of the results in a file; none, if there is none or what is there is something else."""
     try:
-        return [_run(row) for row in read_results(file)]
+        return [run_of(row) for row in read_results(file)]
     except FewsureError:
         return []
 
 
-def _run(row: Row) -> tuple[str, int]:
+def run_of(row: Row) -> tuple[str, int]:
+    """Entry and seed: what a row is of."""
     return row["label"], row["train_seed"]
 
 
