@@ -123,7 +123,6 @@ def by_method(target: str) -> dict[str, dict[str, Any]]:
 
 def test_bmaml_on_images_is_ahead_of_simpa_but_for_its_ece_on_omniglot() -> None:
     photographs, characters = by_method("cifar-fs-1shot"), by_method("omniglot")
-    assert set(photographs) == set(ALGORITHMS)
     for rows in (photographs, characters):
         bmaml, *others = (rows[name] for name in ("bmaml", "simpa", "maml", "protonet"))
         assert least(bmaml["accuracy"]) > max(most(row["accuracy"]) for row in others)
@@ -135,14 +134,26 @@ def test_bmaml_on_images_is_ahead_of_simpa_but_for_its_ece_on_omniglot() -> None
     assert least(characters["bmaml"]["accuracy"]) > max(printed.accuracy for printed in TABLE_1["omniglot", 1].values())
 
 
-@pytest.mark.parametrize("shot", ["1shot", "5shot"])
-def test_methods_of_one_gaussian_are_behind_maml_on_cifar_fs_with_the_largest_step_that_was_tried(shot: str) -> None:
-    rows = by_method(f"cifar-fs-{shot}")
-    for name in ("abml", "platipus", "vampire"):
-        assert most(rows[name]["accuracy"]) < least(rows["maml"]["accuracy"])
-        tried = {trial["trial"]: trial["options"]["algorithm"]["inner_lr"] for trial in rows[name]["trials"]}
-        assert tried[int(rows[name]["preset"].split()[-1])] == max(tried.values())
-    assert rows["vampire"]["ece_ci95"][1] < min(row["ece_ci95"][0] for name, row in rows.items() if name != "vampire")
+def test_bmaml_with_five_shots_is_half_a_point_to_a_point_ahead_of_simpa_and_its_ece_is_no_better() -> None:
+    rows = by_method("cifar-fs-5shot")
+    bmaml, simpa = rows["bmaml"], rows["simpa"]
+    assert most(bmaml["nll"]) < min(least(row["nll"]) for name, row in rows.items() if name != "bmaml")
+    assert 0.005 < bmaml["accuracy"]["mean"] - simpa["accuracy"]["mean"] < 0.01
+    assert bmaml["ece"] > simpa["ece"]
+
+
+def test_methods_of_one_gaussian_are_behind_maml_on_cifar_fs_with_the_largest_step_or_the_least_noise_tried() -> None:
+    for shot, option, extreme in (("1shot", "inner_lr", max), ("5shot", "initial_std", min)):
+        rows = by_method(f"cifar-fs-{shot}")
+        for name in ("abml", "platipus", "vampire"):
+            noise = "prior_std" if name == "platipus" and option == "initial_std" else option
+            assert most(rows[name]["accuracy"]) < least(rows["maml"]["accuracy"])
+            tried = {trial["trial"]: trial["options"]["algorithm"][noise] for trial in rows[name]["trials"]}
+            assert tried[int(rows[name]["preset"].split()[-1])] == extreme(tried.values())
+    assert rows["maml"]["accuracy"]["mean"] - rows["vampire"]["accuracy"]["mean"] < 0.01
+    one_shot = by_method("cifar-fs-1shot")
+    vampire = one_shot.pop("vampire")
+    assert vampire["ece_ci95"][1] < min(row["ece_ci95"][0] for row in one_shot.values())
 
 
 def simpa_and_maml(target: str) -> tuple[dict, dict]:
@@ -173,14 +184,15 @@ def test_a_mixture_on_cifar_fs_is_two_points_ahead_of_maml_with_a_lower_nll_and_
     assert simpa["train_seconds"] < 300
 
 
-@pytest.mark.parametrize(("shot", "best"), [("1shot", ["bmaml", "simpa"]), ("5shot", ["simpa"])])
+@pytest.mark.parametrize("shot", ["1shot", "5shot"])
 def test_several_networks_are_the_most_accurate_on_cifar_fs_and_simpa_not_quite_sure_enough_of_test_classes(
-    shot: str, best: list[str]
+    shot: str,
 ) -> None:
     rows = read_results(ROOT / "results" / f"cifar-fs-{shot}.json")
+    assert {row["algorithm"] for row in rows} == set(ALGORITHMS)
     ranked = sorted(rows, key=lambda row: -row["accuracy"]["mean"])
-    assert [row["algorithm"] for row in ranked[: len(best)]] == best
-    for ahead, behind in pairwise(ranked[: len(best) + 1]):
+    assert [row["algorithm"] for row in ranked[:2]] == ["bmaml", "simpa"]
+    for ahead, behind in pairwise(ranked[:3]):
         assert least(ahead["accuracy"]) > most(behind["accuracy"])
     assert all(row["temperature_exponent"] > 0 for row in rows)
     simpa = next(row for row in rows if row["algorithm"] == "simpa")
