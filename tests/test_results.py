@@ -330,7 +330,7 @@ def test_with_less_noise_on_their_first_weights_methods_of_one_gaussian_learn_li
 
 def tried_with(stage: str, **options: Any) -> dict[str, Any]:
     """The run of SImPa with these options and no others of a mixture or its temperature."""
-    several = ("components", "softmax_temperature")
+    several = ("components", "softmax_temperature", "temperature_of")
     (found,) = (
         run
         for run in TRIED
@@ -364,6 +364,15 @@ def test_several_generators_gain_on_images_and_not_on_rows_and_need_a_temperatur
     tempered = tried_with("own images", components=3, softmax_temperature=None)
     assert 0.3 * three["ece"] < tempered["ece"] < 0.5 * three["ece"]
     assert tempered["nll"] < three["nll"] - 0.05
+    for stage in ("own images", "Omniglot, mixtures"):
+        three = tried_with(stage, components=3)
+        of_mixture = tried_with(stage, components=3, softmax_temperature=None, temperature_of="mixture")
+        assert of_mixture["ece"] < 0.15 * three["ece"]
+        assert of_mixture["nll"] < three["nll"] - 0.03
+    assert of_mixture["loss"] == three["loss"]  # the same training
+    of_networks = tried_with("Omniglot, mixtures", components=3, softmax_temperature=None, temperature_of="networks")
+    assert 3 * of_mixture["ece"] < of_networks["ece"] < 0.4 * three["ece"]
+    assert of_mixture["nll"] < of_networks["nll"] - 0.005
 
 
 def test_the_page_of_what_was_tried_shows_every_run() -> None:

@@ -1,6 +1,7 @@
 """The temperature of class probabilities: learned from validation tasks, kept with the run, used in all predictions."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,14 @@ def trained(folder: Path, method: str = "maml", **data: Any) -> Run:
     run = start_run(folder / "run", experiment, resume=False)
     train_run(run, CPU, quiet=True)
     return run
+
+
+def adapted_to_the_first(run: Run) -> tuple[Any, np.ndarray]:
+    """A task of the first example of three test classes, and query examples."""
+    pool = run.experiment.data.pool("test")  # type: ignore[attr-defined]
+    rows = [int(start) for start in pool.starts[:3]]
+    adapted = load(run.folder, device="cpu").adapt(pool.examples[rows].numpy(), ["a", "b", "c"])
+    return adapted, pool.examples[:12].numpy()
 
 
 def test_the_most_likely_temperature_has_no_slope_and_scales_with_the_outputs() -> None:
@@ -125,19 +134,16 @@ def test_with_an_exponent_predictions_are_those_of_a_query_set(tmp_path: Path) -
     summary = evaluate_run(run, CPU, tasks=20, seed=0, quiet=True)
     assert summary["transductive"]
     assert {name: summary[name] for name in found} == found
-    learner = load(run.folder, device="cpu")
-    pool = run.experiment.data.pool("test")  # type: ignore[attr-defined]
-    adapted = learner.adapt(pool.examples[[int(start) for start in pool.starts[:3]]].numpy(), ["a", "b", "c"])
-    x = pool.examples[1:9].numpy()
+    adapted, x = adapted_to_the_first(run)
     together, in_batches = adapted.predict(x), adapted.predict(x, batch_size=2)
-    np.testing.assert_allclose(together.probabilities, in_batches.probabilities, atol=1e-6)  # type: ignore[union-attr]
+    np.testing.assert_allclose(together.probabilities, in_batches.probabilities, atol=1e-6)
     raw = adapted.predictor.experiment.algorithm.predict(
         adapted.posterior, adapted.model, torch.as_tensor(x), adapted.noise
     )
     p = raw.softmax(-1).mean(0).max(-1).values
     odds = (p / (1 - p)).log().mean().exp()
     divided = raw / (found["softmax_temperature"] * odds ** -found["temperature_exponent"])
-    np.testing.assert_allclose(together.probabilities, divided.softmax(-1).mean(0), atol=1e-5)  # type: ignore[union-attr]
+    np.testing.assert_allclose(together.probabilities, divided.softmax(-1).mean(0), atol=1e-5)
     with pytest.raises(FewsureError, match="--temperature-exponent 0"):
         export(adapted)
     (run.folder / "temperature.json").write_text(json.dumps({"softmax_temperature": 1.0}))
@@ -150,12 +156,10 @@ def test_coverage_with_an_exponent_is_for_query_sets_like_those_that_were_certif
     certificate = certify_run(run, CPU, Request(tasks=20), quiet=True)
     assert "not transductive" not in json.dumps(certificate)
     assert "transductive" in json.dumps(certificate)
-    learner = load(run.folder, device="cpu")
-    pool = run.experiment.data.pool("test")  # type: ignore[attr-defined]
-    adapted = learner.adapt(pool.examples[[int(start) for start in pool.starts[:3]]].numpy(), ["a", "b", "c"])
-    assert len(adapted.predict(pool.examples[:12].numpy(), coverage=0.9).sets) == 12  # type: ignore[union-attr]
+    adapted, x = adapted_to_the_first(run)
+    assert len(adapted.predict(x, coverage=0.9).sets) == 12
     with pytest.raises(FewsureError, match="12 query points, as in the calibration tasks"):
-        adapted.predict(pool.examples[:11].numpy(), coverage=0.9)
+        adapted.predict(x[:11], coverage=0.9)
 
 
 def test_the_temperature_is_learned_when_training_ends_and_lowers_the_nll_of_validation_tasks(tmp_path: Path) -> None:
@@ -179,12 +183,8 @@ def test_a_given_temperature_is_what_outputs_are_divided_by(tmp_path: Path) -> N
     for method in ("maml", "protonet", "simpa"):
         run = trained(tmp_path / method, method, softmax_temperature=2.0)
         assert not (run.folder / "temperature.json").exists()
-        learner = load(run.folder, device="cpu")
-        pool = run.experiment.data.pool("test")  # type: ignore[attr-defined]
-        rows = [int(start) for start in pool.starts[:3]]
-        adapted = learner.adapt(pool.examples[rows].numpy(), ["a", "b", "c"])
-        x = pool.examples[1:9].numpy()
-        probabilities = np.asarray(adapted.predict(x).probabilities)  # type: ignore[union-attr]
+        adapted, x = adapted_to_the_first(run)
+        probabilities = np.asarray(adapted.predict(x).probabilities)
         predictor = adapted.predictor
         raw = predictor.experiment.algorithm.predict(
             adapted.posterior, adapted.model, torch.as_tensor(x), adapted.noise
@@ -193,6 +193,63 @@ def test_a_given_temperature_is_what_outputs_are_divided_by(tmp_path: Path) -> N
         np.testing.assert_allclose(probabilities, expected.detach().numpy(), atol=1e-6)
         (exported, _) = export(adapted).program.module()(torch.as_tensor(x))
         np.testing.assert_allclose(exported.detach().numpy(), probabilities, atol=1e-6)
+
+
+def test_the_temperature_of_a_mixture_is_a_power_of_its_probabilities() -> None:
+    outputs = 5 * torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mixture = outputs.softmax(-1).mean(0)
+    expected = mixture**2 / (mixture**2).sum(-1, keepdim=True)
+    found = Temperature(0.5, of_mixture=True)
+    torch.testing.assert_close(found.divide(outputs).softmax(-1), expected[None])
+    assert found.of_networks(outputs) is outputs
+    sure = log_odds(outputs)
+    by_task = Temperature(0.5, 0.2, of_mixture=True).divide(outputs)
+    torch.testing.assert_close(by_task, mixture.log()[None] / (0.5 * torch.exp(-0.2 * sure)))
+    for temperature in (Temperature(2.0), Temperature(2.0, 0.3)):  # one network is its own mixture
+        of_mixture = replace(temperature, of_mixture=True).divide(outputs[:1])
+        torch.testing.assert_close(of_mixture.softmax(-1), temperature.divide(outputs[:1]).softmax(-1))
+    far_apart = torch.tensor([[[1e4, 0.0]], [[1e4, 0.0]]])
+    assert Temperature(0.5, of_mixture=True).divide(far_apart).isfinite().all()
+
+
+def test_networks_that_are_sure_and_disagree_need_a_temperature_of_their_mixture() -> None:
+    """Each is right nine times in ten, independently, and says so; most of five are right far more often."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.zeros(40, 50, dtype=torch.long)
+    right = torch.rand(40, 5, 50, generator=generator) < 0.9
+    outputs = torch.stack([right, ~right], -1) * math.log(9)
+    mixture = torch.stack([Temperature(of_mixture=True).divide(task) for task in outputs])
+    found = most_likely_temperature(mixture, y, exponent=0.0)
+    of_networks = most_likely_temperature(outputs, y, exponent=0.0)
+
+    def nll(outputs: torch.Tensor, temperature: Temperature) -> float:
+        return float(-(outputs / temperature.at_even_odds).softmax(-1).mean(1)[..., 0].log().mean())
+
+    assert nll(mixture, found) < 0.5 * nll(outputs, of_networks)
+    confidence = (mixture / found.at_even_odds).softmax(-1).amax(-1).mean()
+    accuracy = (mixture[..., 0] > mixture[..., 1]).double().mean()
+    assert abs(float(confidence - accuracy)) < 0.01
+
+
+def test_predictions_at_the_temperature_of_the_mixture_are_one_networks_and_samples_are_as_they_are(
+    tmp_path: Path,
+) -> None:
+    run = trained(tmp_path, "simpa", softmax_temperature=None, temperature_of="mixture")
+    temperature = json.loads((run.folder / "temperature.json").read_text())["softmax_temperature"]
+    summary = evaluate_run(run, CPU, tasks=20, seed=0, quiet=True)
+    assert (summary["softmax_temperature"], summary["temperature_of"]) == (temperature, "mixture")
+    certify_run(run, CPU, Request(tasks=20), quiet=True)
+    adapted, x = adapted_to_the_first(run)
+    predicted = adapted.predict(x, coverage=0.9)
+    raw = adapted.outputs(torch.as_tensor(x)).double().softmax(-1)
+    np.testing.assert_allclose(predicted.samples, raw, atol=1e-6)
+    power = raw.mean(0) ** (1 / temperature)
+    np.testing.assert_allclose(predicted.probabilities, power / power.sum(-1, keepdim=True), atol=1e-6)
+    at_1 = -torch.special.xlogy(raw.mean(0), raw.mean(0)).sum(-1)
+    np.testing.assert_allclose(predicted.expected_entropy + predicted.mutual_information, at_1, atol=1e-6)
+    (probabilities, samples) = export(adapted).program.module()(torch.as_tensor(x))
+    np.testing.assert_allclose(probabilities.detach(), predicted.probabilities, atol=1e-5)
+    np.testing.assert_allclose(samples.detach(), predicted.samples, atol=1e-5)
 
 
 def test_a_temperature_of_a_checkpoint_on_the_way_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

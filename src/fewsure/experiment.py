@@ -14,6 +14,7 @@ from fewsure.algorithms import ALGORITHMS
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
 from fewsure.data import DATA, Data
+from fewsure.data.classification import Classification
 from fewsure.devices import Precision
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.records import from_record, to_record
@@ -114,8 +115,11 @@ class Experiment:
     @property
     def temperature(self) -> Temperature:
         """What outputs are divided by before the softmax: 1 where there are no classes, or until it is learned."""
-        at_even_odds = getattr(self.data, "softmax_temperature", None) or 1.0
-        return Temperature(at_even_odds, getattr(self.data, "temperature_exponent", None) or 0.0)
+        data = self.data
+        if not isinstance(data, Classification):
+            return Temperature()
+        of_mixture = data.temperature_of == "mixture"
+        return Temperature(data.softmax_temperature or 1.0, data.temperature_exponent or 0.0, of_mixture)
 
     @property
     def transductive(self) -> bool:

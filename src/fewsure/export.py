@@ -119,16 +119,16 @@ class AdaptedModule(torch.nn.Module):
         if labels is None:
             values = ValuePrediction(self._scale.values(found.squeeze(-1)), predictor.noise_std)
             return values.mean, values.std, values.samples
-        classes = ClassPrediction(found.softmax(-1), labels)
+        temperature = predictor.experiment.temperature
+        mean = temperature.divide(found).softmax(-1).mean(0)
+        classes = ClassPrediction(temperature.of_networks(found).softmax(-1), mean, labels)
         return classes.probabilities, classes.samples
 
     def _outputs(self, x: Tensor) -> Tensor:
         task = self._task
         if self._networks is None:
-            found = task.predictor.outputs(task.posterior, task.model, x, task.noise)
-        else:
-            found = outputs(task.model.network, self._networks, x)
-        return task.predictor.experiment.temperature.divide(found)
+            return task.predictor.outputs(task.posterior, task.model, x, task.noise)
+        return outputs(task.model.network, self._networks, x)
 
 
 def sampled_networks(adapted: Adapted) -> Params | None:

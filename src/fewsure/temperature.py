@@ -1,5 +1,9 @@
-"""What outputs are divided by before the softmax: one temperature for all tasks, or a lower one for surer tasks."""
+"""What outputs are divided by before the softmax: one temperature for all tasks, or a lower one for surer tasks.
 
+It is that of each sampled network, before their probabilities are averaged, or that of their mixture.
+"""
+
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,19 +28,32 @@ class Temperature:
 
     at_even_odds: float = 1.0
     exponent: float = 0.0
+    of_mixture: bool = False
+    """Whether it is the mixture's. Networks that are each sure and disagree make a mixture that is not sure, whatever
+    their own temperature; its own can be sure of what most of them say."""
 
-    def divide(self, outputs: Float[Tensor, "S N C"]) -> Float[Tensor, "S N C"]:
+    def divide(self, outputs: Float[Tensor, "S N C"]) -> Float[Tensor, "R N C"]:
         """The outputs of S functions at a task's N query points, divided by its temperature.
+
+        Of the mixture, those of one function, which has its class probabilities.
 
         >>> sure, unsure = torch.tensor([[[3.0, 0.0]]]), torch.tensor([[[1.0, 0.0]]])
         >>> Temperature(2.0).divide(sure)[0, 0, 0], Temperature(1.0, 0.1).divide(sure)[0, 0, 0]
         (tensor(1.5000), tensor(4.0496))
         >>> Temperature(1.0, 0.1).divide(unsure)[0, 0, 0]
         tensor(1.1052)
+        >>> Temperature(0.5, of_mixture=True).divide(torch.tensor([[[5.0, 0.0]], [[-5.0, 0.0]]])).softmax(-1)
+        tensor([[[0.5000, 0.5000]]])
         """
+        if self.of_mixture:
+            outputs = _of_mixture(outputs)
         if self.exponent:
             return outputs / self.of(log_odds(outputs))
         return outputs if self.at_even_odds == 1 else outputs / self.at_even_odds
+
+    def of_networks(self, outputs: Float[Tensor, "S N C"]) -> Float[Tensor, "S N C"]:
+        """The outputs of each of the S functions by itself: as they are, where the temperature is the mixture's."""
+        return outputs if self.of_mixture else self.divide(outputs)
 
     def of(self, log_odds: Tensor) -> Tensor:
         """The temperature of tasks whose predictions are so sure."""
@@ -52,3 +69,8 @@ def log_odds(outputs: Float[Tensor, "S N C"]) -> Float[Tensor, ""]:
     ordered = class_probabilities(outputs).sort(-1).values
     others = ordered[..., :-1].sum(-1).clamp(min=CERTAIN)  # 1 − p, which would round to 0
     return (ordered[..., -1] / others).log().mean(-1)
+
+
+def _of_mixture(outputs: Float[Tensor, "S N C"]) -> Float[Tensor, "1 N C"]:
+    """The logarithm of the mean, over the S functions, of their class probabilities."""
+    return outputs.log_softmax(-1).logsumexp(0, keepdim=True) - math.log(len(outputs))

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 
@@ -54,6 +54,9 @@ class Classification:
     """How much lower the temperature is for a task whose predictions are surer: it is multiplied by odds^−exponent, and
     odds is the geometric mean of p / (1 − p) over the query points, so that a prediction depends on the others. `none`:
     learned with the temperature, so that predictions are calibrated on easy and on hard tasks."""
+    temperature_of: Literal["networks", "mixture"] = "networks"
+    """Whether the temperature is that of each sampled network, before their probabilities are averaged, or that of
+    their mixture, which can then be surer than its parts agree; the same for one network."""
 
     name: ClassVar[str]
     kind: ClassVar[Kind] = "classification"

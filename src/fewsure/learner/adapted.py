@@ -57,7 +57,8 @@ class Adapted:
         require_coverage(coverage)
         calibration = self.require_calibration() if coverage is not None else None
         inputs = read_inputs(x, self.predictor.scale, "x").to(self.predictor.device)
-        outputs = self.outputs(inputs, batch_size)
+        networks = self.outputs(inputs, batch_size)
+        outputs = self.predictor.experiment.temperature.divide(networks)
         if not bool(outputs.isfinite().all()):
             raise Diverged(
                 "adaptation diverged: predictions are no finite numbers; are the examples like those of training? "
@@ -77,8 +78,9 @@ class Adapted:
             interval = None if found is None else (scale.values(found[0]).to(place), scale.values(found[1]).to(place))
             values = scale.values(outputs.squeeze(-1)).to(place)
             return ValuePrediction(values, self.predictor.noise_std, interval, promise=promise, as_tensors=as_tensors)
-        probabilities = outputs.double().softmax(-1).to(place)
-        return ClassPrediction(probabilities, self.labels, found, promise=promise, as_tensors=as_tensors)
+        samples = self.predictor.experiment.temperature.of_networks(networks).double().softmax(-1).to(place)
+        mean = outputs.double().softmax(-1).mean(0).to(place)
+        return ClassPrediction(samples, mean, self.labels, found, promise=promise, as_tensors=as_tensors)
 
     def __repr__(self) -> str:
         of = "" if self.labels is None else f" of {len(self.labels.classes)} classes"
@@ -90,10 +92,10 @@ class Adapted:
         return self.predictor.experiment.transductive
 
     def outputs(self, x: Tensor, batch_size: int = BATCH_SIZE) -> Tensor:
-        """Outputs (S, N, C) of the sampled functions at inputs as networks see them."""
+        """Outputs (S, N, C) of the sampled functions at inputs as networks see them, at temperature 1."""
         batches = [x] if self.model.network.transductive else torch.split(x, batch_size)
         found = [self.predictor.outputs(self.posterior, self.model, batch, self.noise) for batch in batches]
-        return self.predictor.experiment.temperature.divide(torch.cat(found, dim=1))
+        return torch.cat(found, dim=1)
 
     def require_calibration(self) -> Calibration:
         """What coverage is made from; refuses a task for which none is known."""

@@ -1,7 +1,6 @@
 """What is predicted, and how sure it is: the part that more examples would remove, and the part that they would not."""
 
 from collections.abc import Hashable
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -121,12 +120,15 @@ class ClassPrediction(Prediction):
 
         entropy H(mean of p_s) = expected_entropy (mean of H(p_s)) + mutual_information
 
-    More examples of the task would remove the mutual information; they would not remove the expected entropy.
+    More examples of the task would remove the mutual information; they would not remove the expected entropy. With a
+    temperature of the mixture (`temperature_of`) the sum holds at temperature 1, and `entropy` is that of the
+    probabilities, which have it.
     """
 
     def __init__(
         self,
         samples: Tensor,
+        mean: Tensor,
         labels: Labels,
         sets: Tensor | None = None,
         *,
@@ -134,14 +136,10 @@ class ClassPrediction(Prediction):
         as_tensors: bool = True,
     ) -> None:
         super().__init__(as_tensors, promise)
-        self._samples, self._labels, self._sets = samples, labels, sets
+        self._samples, self._mean, self._labels, self._sets = samples, mean, labels, sets
 
     def __repr__(self) -> str:
         return f"ClassPrediction({self._samples.shape[1]} points, {len(self.classes)} classes)"
-
-    @cached_property
-    def _mean(self) -> Tensor:
-        return self._samples.mean(0)
 
     @property
     def samples(self) -> Array:
@@ -181,7 +179,7 @@ class ClassPrediction(Prediction):
     @property
     def mutual_information(self) -> Array:
         """(N,): what more examples would remove; 0 for a point estimate."""
-        return self._give((_entropy(self._mean) - _entropy(self._samples).mean(0)).clamp(min=0))
+        return self._give((_entropy(self._samples.mean(0)) - _entropy(self._samples).mean(0)).clamp(min=0))
 
     @property
     def sets(self) -> list[list[Hashable]]:

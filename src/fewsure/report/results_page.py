@@ -99,6 +99,8 @@ def _predictors(rows: Sequence[Row]) -> list[str]:
             "A temperature, learned from validation tasks unless it was given, divides outputs before the softmax; its",
             "values are with the single runs.",
         ]
+    if any(temperature.of_mixture for temperature in temperatures):
+        lines += ["Outputs are then the logarithms of class probabilities that are averaged over the sampled networks."]
     if any(temperature.exponent for temperature in temperatures):
         lines += [
             "Odds are the geometric mean of p / (1 − p) over a task's query points, with p the largest class",
@@ -219,7 +221,8 @@ def _scored_otherwise(row: Row) -> str | None:
 
 def _temperature(row: Row) -> Temperature:
     """Of rows of regression, or of a version without, none."""
-    return Temperature(row.get("softmax_temperature", 1.0), row.get("temperature_exponent", 0.0))
+    of_mixture = row.get("temperature_of") == "mixture"
+    return Temperature(row.get("softmax_temperature", 1.0), row.get("temperature_exponent", 0.0), of_mixture)
 
 
 def _in_words(temperature: Temperature) -> str:

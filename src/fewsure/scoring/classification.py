@@ -67,4 +67,5 @@ class ClassificationScorer:
             },
             "softmax_temperature": self.temperature.at_even_odds,
             "temperature_exponent": self.temperature.exponent,
+            "temperature_of": "mixture" if self.temperature.of_mixture else "networks",
         }

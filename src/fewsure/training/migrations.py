@@ -43,6 +43,7 @@ ADDED = (
     Added("data", "train_flip", False, IMAGE_SETS),
     Added("data", "temperature_exponent", 0.0, CLASS_SETS),
     Added("network", "centred", False, (*FEATURE_SETS, "table-classes", "given-classes")),
+    Added("data", "temperature_of", "networks", CLASS_SETS),
 )
 """In the order in which they came, all within format 1."""
 REMOVED = (
