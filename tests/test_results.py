@@ -375,6 +375,22 @@ def test_several_generators_gain_on_images_and_not_on_rows_and_need_a_temperatur
     assert of_mixture["nll"] < of_networks["nll"] - 0.005
 
 
+def test_a_round_with_five_generators_on_omniglot_was_accurate_and_not_sure_enough() -> None:
+    tried = [run for run in TRIED if run["stage"] == "Omniglot, tempered"]
+    round_of, trials = (
+        {run["method"]: run for run in tried if ("tasks" in run["changed"]) == of_test} for of_test in (True, False)
+    )
+    assert set(round_of) == set(trials) == set(ALGORITHMS)
+    simpa, result = round_of["simpa"], by_method("omniglot")["simpa"]
+    assert 0 < round_of["bmaml"]["accuracy"] - simpa["accuracy"] < 0.001
+    assert simpa["ece"] > 0.017 > by_method("omniglot")["bmaml"]["ece"] > result["ece"]
+    assert simpa["loss"] > trials["simpa"]["loss"]
+    for name in ("bmaml", "maml", "platipus", "vampire", "protonet"):
+        assert round_of[name]["loss"] < 0.51 * trials[name]["loss"]
+        assert round_of[name]["ece"] < 0.01
+    assert round_of["abml"]["loss"] > 2 * trials["abml"]["loss"]
+
+
 def test_the_page_of_what_was_tried_shows_every_run() -> None:
     text = (ROOT / "docs" / "exploration.md").read_text()
     for run in TRIED:
