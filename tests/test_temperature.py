@@ -238,6 +238,7 @@ def test_predictions_at_the_temperature_of_the_mixture_are_one_networks_and_samp
     temperature = json.loads((run.folder / "temperature.json").read_text())["softmax_temperature"]
     summary = evaluate_run(run, CPU, tasks=20, seed=0, quiet=True)
     assert (summary["softmax_temperature"], summary["temperature_of"]) == (temperature, "mixture")
+    assert summary["samples"] == 32
     certify_run(run, CPU, Request(tasks=20), quiet=True)
     adapted, x = adapted_to_the_first(run)
     predicted = adapted.predict(x, coverage=0.9)

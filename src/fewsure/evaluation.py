@@ -240,9 +240,9 @@ def _every_task(
         samples = []
 
         def predict(x: Tensor) -> Tensor:
-            outputs = experiment.predict(posterior, model, x, block.prediction_noise)
-            samples.append(outputs.shape[0])
-            return outputs
+            outputs = algorithm.predict(posterior, model, x, block.prediction_noise)
+            samples.append(len(outputs))
+            return experiment.temperature.divide(outputs)
 
         records = score(predict, block.task, block.facts, block.prediction_noise)
         functions = torch.full((), samples[0], device=device)

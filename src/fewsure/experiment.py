@@ -8,8 +8,6 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from torch import Tensor
-
 from fewsure.algorithms import ALGORITHMS
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
@@ -20,7 +18,7 @@ from fewsure.errors import FewsureError, require, require_known
 from fewsure.records import from_record, to_record
 from fewsure.temperature import Temperature
 from fewsure.training.schedule import Schedule
-from fewsure.types import Algorithm, Model, Noise, Parts
+from fewsure.types import Algorithm, Model
 
 DEFAULT_PRESET = "recommended"
 RANDOM_START = "random"
@@ -107,10 +105,6 @@ class Experiment:
     def training_model(self) -> Model:
         """The model of training tasks, which may have another number of classes."""
         return self.data.model(self.network, training=True)
-
-    def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
-        """Outputs (S, N, C) of S functions from a task's posterior, as predictions use them."""
-        return self.temperature.divide(self.algorithm.predict(posterior, model, x, noise))
 
     @property
     def temperature(self) -> Temperature:

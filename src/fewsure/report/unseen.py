@@ -42,7 +42,7 @@ def predict_unseen(experiment: Experiment, meta: Parts, *, tasks: int, seed: int
 
     def one_task(block: UnseenBlock, meta: Parts) -> Tensor:
         posterior = algorithm.adapt(meta, model, block.task.support, shared | block.noise)
-        return experiment.predict(posterior, model, block.facts["grid"], block.prediction_noise)
+        return algorithm.predict(posterior, model, block.facts["grid"], block.prediction_noise)
 
     block = take(unseen_block(experiment, 0, seed, "test", device), slice(0, tasks))
     with torch.no_grad():
