@@ -21,6 +21,7 @@ SCORES = {
     "mce": ("MCE", ".4f"),
     "nll": ("NLL", ".3f"),
     "loss": ("training loss", ".3f"),
+    "std": ("std of weights", ".3f"),
     "one": ("accuracy of one network", ".3f"),
     "size": ("size of weights", ".2f"),
     "spread": ("spread", ".2f"),
@@ -101,10 +102,12 @@ STAGES = {
     ),
     "Omniglot, tempered": (
         "Omniglot: five generators, and a temperature",
-        "5-way 1-shot, the full conv4, tasks of 20, one seed, one H200 that several trainings shared; the best of three"
-        " trials of 4,000 updates on 500 validation tasks, and 20,000 updates with its options and its temperature, on"
-        " test classes, whose figures were seen: they were meant as a round of results. It is none, since SImPa's ECE"
-        " is above what it was with one generator, and the [results](omniglot.md) have that. Two things went wrong."
+        "5-way 1-shot, the full conv4, tasks of 20, one seed, one H200 that several trainings shared; of each method"
+        " the best of three trials of `fewsure reproduce omniglot`, which are not its trials today, of 4,000 updates on"
+        " 500 validation tasks, and 20,000 updates on training and validation classes with its options and its"
+        " temperature, on test classes, whose figures were seen: they were meant as a round of results. It is"
+        " none, since SImPa's ECE is above what it was with one generator, and the [results](omniglot.md) have that."
+        " Two things went wrong."
         " SImPa's training loss at the end is no lower than after a training of a fifth, where other methods' has"
         " halved: see the last table. And a temperature that another, shorter training has learned fits one network,"
         " but not a mixture, whose parts come to disagree more. ABML's standard deviation grows from 0.003 to 0.18 in"
@@ -124,7 +127,8 @@ STAGES = {
         " figures were seen: what changed after the first is all in this table, after the second only the learned"
         " temperature was added, after the third its dependence on the task (measured on validation classes alone,"
         " [here](task-temperature.md)) and more updates, after the fourth it was learned from 1,000 tasks instead of"
-        " 200; the test tasks are others each time. Images that are"
+        " 200; the test tasks are others each time. Rows with more noise are the first results with five shots of"
+        " methods whose weights began with too much of it (see the next table). Images that are"
         " shifted by up to 2 pixels and mirrored narrow the gap between training and unseen classes, for MAML and"
         " SImPa alike. A generator that starts around the base network's weights makes SImPa MAML's equal, and a"
         " small one does: without a KL its spread goes to zero, and 32 samples are one network. Noise on the weights"

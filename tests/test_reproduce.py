@@ -272,6 +272,14 @@ def test_a_reproduction_of_classification_is_written_up(tmp_path: Path, capsys: 
     assert "of no entry of features-cifar-fs-1shot (simpa, maml, abml" in capsys.readouterr().err
 
 
+def test_a_page_names_entries_whose_trials_are_not_todays() -> None:
+    rows, words = read_results(RESULTS / "omniglot.json"), "Tuned among other options than the commands above try today"
+    assert words not in results_page(rows, [], "omniglot")
+    maml = next(row for row in rows if row["label"] == "maml")
+    maml["trials"][0]["options"]["algorithm"]["inner_lr"] *= 2
+    assert f"{words}: MAML.\n" in results_page(rows, [], "omniglot")
+
+
 def test_one_file_for_the_results_of_several_experiments_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "cifar-fs", "--results", "results.json"]) == 2
     assert "cifar-fs-1shot, cifar-fs-5shot" in capsys.readouterr().err

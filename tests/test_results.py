@@ -389,6 +389,26 @@ def test_a_round_with_five_generators_on_omniglot_was_accurate_and_not_sure_enou
         assert round_of[name]["loss"] < 0.51 * trials[name]["loss"]
         assert round_of[name]["ece"] < 0.01
     assert round_of["abml"]["loss"] > 2 * trials["abml"]["loss"]
+    assert 0.17 < round_of["abml"]["std"] < 0.18
+    assert round_of["abml"]["changed"]["initial_std"] == 0.003
+    assert 2 < simpa["loss"] / round_of["maml"]["loss"] < 2.3
+    narrow, wide = (
+        run
+        for run in sorted(TRIED, key=lambda run: run["changed"].get("sigma_theta", 1))
+        if run["stage"] == "Omniglot, longer"
+    )
+    assert 0.15 < 1 - wide["loss"] / narrow["loss"] < 0.25
+    assert abs(wide["accuracy"] - narrow["accuracy"]) < 0.005
+
+
+def test_with_less_noise_methods_of_one_gaussian_are_eight_to_seventeen_points_better_with_five_shots() -> None:
+    rows = by_method("cifar-fs-5shot")
+    before = {run["method"]: run for run in TRIED if "more noise" in str(run["changed"].get("tasks"))}
+    assert {name: round(100 * (rows[name]["accuracy"]["mean"] - run["accuracy"])) for name, run in before.items()} == {
+        "abml": 17,
+        "platipus": 8,
+        "vampire": 8,
+    }
 
 
 def test_the_page_of_what_was_tried_shows_every_run() -> None:

@@ -119,9 +119,7 @@ class AdaptedModule(torch.nn.Module):
         if labels is None:
             values = ValuePrediction(self._scale.values(found.squeeze(-1)), predictor.noise_std)
             return values.mean, values.std, values.samples
-        temperature = predictor.experiment.temperature
-        mean = temperature.divide(found).softmax(-1).mean(0)
-        classes = ClassPrediction(temperature.of_networks(found).softmax(-1), mean, labels)
+        classes = ClassPrediction(found, predictor.experiment.temperature, labels)
         return classes.probabilities, classes.samples
 
     def _outputs(self, x: Tensor) -> Tensor:

@@ -58,7 +58,8 @@ class Adapted:
         calibration = self.require_calibration() if coverage is not None else None
         inputs = read_inputs(x, self.predictor.scale, "x").to(self.predictor.device)
         networks = self.outputs(inputs, batch_size)
-        outputs = self.predictor.experiment.temperature.divide(networks)
+        temperature = self.predictor.experiment.temperature
+        outputs = temperature.divide(networks)
         if not bool(outputs.isfinite().all()):
             raise Diverged(
                 "adaptation diverged: predictions are no finite numbers; are the examples like those of training? "
@@ -78,9 +79,8 @@ class Adapted:
             interval = None if found is None else (scale.values(found[0]).to(place), scale.values(found[1]).to(place))
             values = scale.values(outputs.squeeze(-1)).to(place)
             return ValuePrediction(values, self.predictor.noise_std, interval, promise=promise, as_tensors=as_tensors)
-        samples = self.predictor.experiment.temperature.of_networks(networks).double().softmax(-1).to(place)
-        mean = outputs.double().softmax(-1).mean(0).to(place)
-        return ClassPrediction(samples, mean, self.labels, found, promise=promise, as_tensors=as_tensors)
+        given = (networks.double().to(place), temperature, self.labels, found)
+        return ClassPrediction(*given, promise=promise, as_tensors=as_tensors)
 
     def __repr__(self) -> str:
         of = "" if self.labels is None else f" of {len(self.labels.classes)} classes"

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fewsure.errors import FewsureError, require
 from fewsure.learner.labels import Labels
+from fewsure.temperature import Temperature
 
 Array = Any
 """A tensor where x was one, else a numpy array."""
@@ -127,8 +128,8 @@ class ClassPrediction(Prediction):
 
     def __init__(
         self,
-        samples: Tensor,
-        mean: Tensor,
+        outputs: Tensor,
+        temperature: Temperature,
         labels: Labels,
         sets: Tensor | None = None,
         *,
@@ -136,7 +137,9 @@ class ClassPrediction(Prediction):
         as_tensors: bool = True,
     ) -> None:
         super().__init__(as_tensors, promise)
-        self._samples, self._mean, self._labels, self._sets = samples, mean, labels, sets
+        self._samples = temperature.of_networks(outputs).softmax(-1)
+        self._mean = temperature.divide(outputs).softmax(-1).mean(0)
+        self._labels, self._sets = labels, sets
 
     def __repr__(self) -> str:
         return f"ClassPrediction({self._samples.shape[1]} points, {len(self.classes)} classes)"

@@ -7,6 +7,7 @@ from typing import Any
 
 from fewsure.report.reference import Printed, PrintedAccuracy, printed_for
 from fewsure.report.styles import display_name
+from fewsure.targets import TARGETS, read_trials
 from fewsure.temperature import Temperature
 
 Row = Mapping[str, Any]
@@ -57,7 +58,7 @@ def results_page(rows: Sequence[Row], unfinished: Sequence[Row], target: str) ->
             *_with_noise(entries),
             *_commands(rows, target),
             *_unfinished(unfinished),
-            *_tuning([*unfinished, *rows], score),
+            *_tuning([*unfinished, *rows], score, target),
             "## Single runs",
             "",
             "Intervals are 95 % over tasks, those of ECE and MCE by bootstrap.",
@@ -182,7 +183,7 @@ def _unfinished(runs: Sequence[Row]) -> list[str]:
     return ["## Unfinished runs", "", note, "", *_table(("entry", "seed", "updates logged", "preset"), lines), ""]
 
 
-def _tuning(rows: Sequence[Row], score: str) -> list[str]:
+def _tuning(rows: Sequence[Row], score: str, target: str) -> list[str]:
     """The trials of each entry, of which its rows are the best."""
     entries = {_name(row): row for row in rows if row.get("trials")}
     if not entries:
@@ -205,7 +206,21 @@ def _tuning(rows: Sequence[Row], score: str) -> list[str]:
     ways = {name: _scored_otherwise(row) for name, row in sorted(entries.items())}
     for way in sorted({way for way in ways.values() if way}):
         notes.append(f"Scored {way}: {', '.join(name for name in ways if ways[name] == way)}.")
+    listed = read_trials(TARGETS[target].listed)
+    outdated = [
+        name
+        for name, row in sorted(entries.items())
+        if any(_outdated(trial, listed[row["label"]]) for trial in row["trials"])
+    ]
+    if outdated:
+        notes.append(f"Tuned among other options than the commands above try today: {', '.join(outdated)}.")
     return ["## Tuning", "", *notes, "", *_table(headers, lines), ""]
+
+
+def _outdated(trial: Mapping[str, Any], listed: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a trial is none of those that are listed today."""
+    number = trial["trial"]
+    return bool(number >= len(listed) or trial["options"] != listed[number])
 
 
 def _scored_otherwise(row: Row) -> str | None:
