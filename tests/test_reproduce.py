@@ -134,7 +134,7 @@ def test_results_grow_by_entries_that_are_run_elsewhere(tmp_path: Path, capsys: 
     refused("[", "expected results of `fewsure reproduce`, but")
     earlier.unlink()
     assert main([*command, "--beside", str(earlier), "--out", str(tmp_path / "never")]) == 2
-    assert "No such file" in capsys.readouterr().err
+    assert "No such file or directory; give a file that it has written, or none" in capsys.readouterr().err
     assert not (tmp_path / "never").exists()  # it is read before anything is trained
 
     without = [*command, "--out", str(tmp_path / "there"), "--json"]

@@ -15,14 +15,16 @@ NEEDED = {"target": str, "label": str, "train_seed": int, "stream": str, "seed":
 
 def read_results(file: Path) -> list[Row]:
     """The rows of a file that `fewsure reproduce` has written."""
+    wanted = f"{file}: expected results of `fewsure reproduce`"
+    otherwise = "give a file that it has written, or none"
     try:
         rows = from_json(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise FewsureError(f"{file}: expected results of `fewsure reproduce`, but {error.strerror}") from None
+        raise FewsureError(f"{wanted}, but {error.strerror}; {otherwise}") from None
     except ValueError as error:
-        raise FewsureError(f"{file}: expected results of `fewsure reproduce`, but {error}") from None
+        raise FewsureError(f"{wanted}, but {error}; {otherwise}") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise FewsureError(f"{file}: expected results of `fewsure reproduce`, a list of objects, but it is none")
+        raise FewsureError(f"{wanted}, a list of objects, but it is none; {otherwise}")
     for row in rows:
         for name, kind in NEEDED.items():
             if not isinstance(row.get(name), kind):
