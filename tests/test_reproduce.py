@@ -1,7 +1,9 @@
 """Reproductions: the same budget and trials for all, nothing done twice, every figure on the page from the JSON."""
 
+import dataclasses
 import json
 import operator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from fewsure.features.extract import nearest_mean_accuracy
 from fewsure.report.results_page import results_page
 from fewsure.results import read_results, with_earlier
 from fewsure.side_by_side import side_by_side
-from fewsure.targets import SEVERAL, TARGETS
+from fewsure.targets import SEVERAL, TARGETS, Target
 
 from .helpers import write_blobs
 
@@ -33,11 +35,6 @@ def test_every_method_has_the_same_updates_tasks_and_number_of_trials(name: str)
         for trial in target.trials(method)
     }
     assert len(budgets) == 1
-
-
-def test_only_omniglot_trains_on_the_validation_classes_and_only_once_they_have_chosen() -> None:
-    assert [name for name in TARGETS if TARGETS[name].joins_validation] == ["omniglot"]
-    assert not any(trial.data.train_on_validation for trial in TARGETS["omniglot"].trials("maml"))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", TUNED)
@@ -213,10 +210,6 @@ def test_an_evaluation_of_other_tasks_is_not_taken_for_the_experiments(tmp_path:
 def test_a_diverging_run_does_not_end_the_experiment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import dataclasses
-
-    from fewsure.targets import Target
-
     first, second, *_ = TARGETS["regression"].trials("maml")
     explosive = dataclasses.replace(first, algorithm=dataclasses.replace(first.algorithm, inner_lr=1e30))  # type: ignore[type-var]
     monkeypatch.setattr(Target, "trials", lambda target, method: [explosive, second])
@@ -272,12 +265,17 @@ def test_a_reproduction_of_classification_is_written_up(tmp_path: Path, capsys: 
     assert "of no entry of features-cifar-fs-1shot (simpa, maml, abml" in capsys.readouterr().err
 
 
-def test_a_page_names_entries_whose_trials_are_not_todays() -> None:
-    rows, words = read_results(RESULTS / "omniglot.json"), "Tuned among other options than the commands above try today"
-    assert words not in results_page(rows, [], "omniglot")
+def test_a_page_names_entries_that_are_not_made_as_today() -> None:
+    name = "features-cifar-fs-1shot"
+    rows, page = read_results(RESULTS / f"{name}.json"), partial(results_page, unfinished=[], target=name)
+    tuned = "Tuned among other options than the commands above try today"
+    trained = "Trained for longer or shorter, or on other classes, than by the commands above today"
+    assert not any(words in page(rows) for words in (tuned, trained))
+    for changed in ({"updates": 1}, {"train_on_validation": True}):
+        assert f"{trained}: MAML.\n" in page([row | changed if row["label"] == "maml" else row for row in rows])
     maml = next(row for row in rows if row["label"] == "maml")
-    maml["trials"][0]["options"]["algorithm"]["inner_lr"] *= 2
-    assert f"{words}: MAML.\n" in results_page(rows, [], "omniglot")
+    maml["trials"][0]["options"]["training"]["lr"] *= 2
+    assert f"{tuned}: MAML.\n" in page([row for row in rows if row["label"] != "maml"] + [maml])
 
 
 def test_one_file_for_the_results_of_several_experiments_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fewsure.report.reference import Printed, PrintedAccuracy, printed_for
 from fewsure.report.styles import display_name
-from fewsure.targets import TARGETS, read_trials
+from fewsure.targets import TARGETS, Target, read_trials
 from fewsure.temperature import Temperature
 
 Row = Mapping[str, Any]
@@ -206,21 +206,31 @@ def _tuning(rows: Sequence[Row], score: str, target: str) -> list[str]:
     ways = {name: _scored_otherwise(row) for name, row in sorted(entries.items())}
     for way in sorted({way for way in ways.values() if way}):
         notes.append(f"Scored {way}: {', '.join(name for name in ways if ways[name] == way)}.")
-    listed = read_trials(TARGETS[target].listed)
-    outdated = [
-        name
-        for name, row in sorted(entries.items())
-        if any(_outdated(trial, listed[row["label"]]) for trial in row["trials"])
-    ]
-    if outdated:
-        notes.append(f"Tuned among other options than the commands above try today: {', '.join(outdated)}.")
+    for change, was_made in CHANGES.items():
+        before = [name for name, row in sorted(entries.items()) if was_made(row, TARGETS[target])]
+        if before:
+            notes.append(f"{change}: {', '.join(before)}.")
     return ["## Tuning", "", *notes, "", *_table(headers, lines), ""]
 
 
-def _outdated(trial: Mapping[str, Any], listed: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a trial is none of those that are listed today."""
-    number = trial["trial"]
-    return bool(number >= len(listed) or trial["options"] != listed[number])
+def _tuned_otherwise(row: Row, target: Target) -> bool:
+    """Whether a trial of a row is none of those that are listed today."""
+    listed = dict(enumerate(read_trials(target.listed)[row["label"]]))
+    return any(trial["options"] != listed.get(trial["trial"]) for trial in row["trials"])
+
+
+def _trained_otherwise(row: Row, target: Target) -> bool:
+    """Whether a row is of a training of another length than today's, or on other classes."""
+    planned = target.trials(row["label"])[0].training.updates * row.get("budget", 1.0)
+    joined = row.get("train_on_validation", False)
+    return bool(row["updates"] != round(planned) or joined != target.joins_validation)
+
+
+CHANGES = {
+    "Tuned among other options than the commands above try today": _tuned_otherwise,
+    "Trained for longer or shorter, or on other classes, than by the commands above today": _trained_otherwise,
+}
+"""What may be said of rows that an earlier version has made."""
 
 
 def _scored_otherwise(row: Row) -> str | None:
