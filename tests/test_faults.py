@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,17 @@ def test_a_link_under_the_name_of_an_unfinished_file_leads_nowhere(tmp_path: Pat
     with pytest.raises(OSError, match="symbolic links"):
         files.append_line(folder / "log", "line")
     assert outside.read_text() == "mine"
+
+
+def test_several_writers_of_one_file_wait_for_each_other(tmp_path: Path) -> None:
+    path, contents = tmp_path / "file", [bytes([number]) * 100_000 for number in range(4)]
+    files.write_atomically(path, contents[0])
+    with ThreadPoolExecutor(4) as threads:  # each opens the file for itself, as a process does
+        writing = [threads.submit(files.write_atomically, path, content) for content in contents * 20]
+        while not all(one.done() for one in writing):
+            assert path.read_bytes() in contents
+    assert [one.result() for one in writing] == [None] * 80
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
 
 
 def test_what_a_killed_start_left_behind_does_not_stand_in_the_way(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import operator
+import pickle
+import signal
 from functools import partial
 from pathlib import Path
 
@@ -11,12 +13,15 @@ import pytest
 from fewsure.algorithms import ALGORITHMS
 from fewsure.cli import main
 from fewsure.data.embeddings import load_features
+from fewsure.errors import FewsureError
 from fewsure.experiment import load_preset
 from fewsure.features.extract import nearest_mean_accuracy
 from fewsure.report.results_page import results_page
+from fewsure.reproduce import Job, Reproduction
 from fewsure.results import read_results, with_earlier
 from fewsure.side_by_side import side_by_side
 from fewsure.targets import SEVERAL, TARGETS, Target
+from fewsure.workflow import Stopped
 
 from .helpers import write_blobs
 
@@ -141,6 +146,35 @@ def test_results_grow_by_entries_that_are_run_elsewhere(tmp_path: Path, capsys: 
         assert "has results of maml, seed 0, of which" in capsys.readouterr().err
     assert (tmp_path / "there" / "results.json").read_bytes() == before
 
+    (tmp_path / "there" / "maml" / "seed-0").mkdir(parents=True)  # begun, and not finished
+    (tmp_path / "there" / "maml" / "seed-0" / "config.json").write_bytes(
+        (tmp_path / "here" / "maml" / "seed-0" / "config.json").read_bytes()
+    )
+    assert main([*without, "--collect"]) == 2
+    assert "has results of maml, seed 0, of which" in capsys.readouterr().err
+    assert (tmp_path / "there" / "results.json").read_bytes() == before
+    (tmp_path / "there" / "results.json").write_text("[1]")
+    assert main([*without, "--collect"]) == 2
+    assert "is in the way of the results: move it away" in capsys.readouterr().err
+
+
+def test_results_that_came_while_others_were_run_are_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results.json"
+    really, (row, *_) = Reproduction.do, read_results(RESULTS / "regression.json")
+
+    def meanwhile(reproduction: Reproduction, job: Job) -> None:
+        really(reproduction, job)
+        results.write_text(json.dumps([row | {"label": "bmaml"}]))
+
+    monkeypatch.setattr(Reproduction, "do", meanwhile)
+    command = ["reproduce", "regression", "--budget", "0.0004", "--seeds", "1", "--tasks", "20", "--device", "cpu"]
+    command += ["--only", "maml", "--out", str(tmp_path / "out"), "--results", str(results), "--json"]
+    assert main(command) == 2
+    assert "has results of bmaml, seed 0, of which" in capsys.readouterr().err
+    assert [row["label"] for row in json.loads(results.read_text())] == ["bmaml"]
+
 
 def test_a_page_is_of_what_is_finished_wherever_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = read_results(RESULTS / "cifar-fs-1shot.json")
@@ -183,6 +217,17 @@ def test_the_first_error_of_work_side_by_side_is_raised() -> None:
         side_by_side(operator.neg, [[[1, "x"], [2]]], 2)
 
 
+def test_work_side_by_side_ends_when_one_of_its_processes_is_killed() -> None:
+    with pytest.raises(FewsureError, match="one of the processes was killed, perhaps for lack of memory"):
+        side_by_side(signal.raise_signal, [[[signal.SIGKILL]], [[signal.SIGCONT]]], 2)
+
+
+def test_what_stopped_a_training_is_the_same_in_another_process() -> None:
+    stopped = Stopped(Path("run"), signal.SIGTERM)
+    again = pickle.loads(pickle.dumps(stopped))
+    assert (str(again), again.exit_code) == (str(stopped), 128 + signal.SIGTERM)
+
+
 def test_a_stage_begins_when_the_last_one_is_complete() -> None:
     order: list[int] = []
     side_by_side(operator.neg, [[[1, 2], [], [3, 4]], [[5], [6]]], 2, order.append)  # type: ignore[arg-type]
@@ -219,6 +264,13 @@ def test_a_diverging_run_does_not_end_the_experiment(
     assert "diverged" in printed.err
     assert json.loads(printed.out)[0]["preset"] == second.preset
 
+    monkeypatch.setattr(Target, "trials", lambda target, method: [explosive if method == "vampire" else second])
+    both = ["--only", "vampire", "maml", "--out", str(tmp_path / "both"), "--json"]
+    assert main([*command, *both]) == 0  # though all trials of one of them diverge
+    printed = capsys.readouterr()
+    assert "every tuning trial of vampire diverged" in printed.err
+    assert [row["label"] for row in json.loads(printed.out)] == ["maml"]
+
 
 def test_a_reproduction_of_classification_is_written_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_blobs(tmp_path / "data" / "features" / "cifar-fs", each=20)
@@ -236,7 +288,7 @@ def test_a_reproduction_of_classification_is_written_up(tmp_path: Path, capsys: 
         assert row[name] == nearest
         assert nearest is not None
         assert f"{nearest['accuracy']['mean']:.4f} ± {nearest['accuracy']['ci95']:.4f}" in page
-    assert "--only maml --seeds 1 --budget 0.006 --tasks 20" in page
+    assert "--only maml --seeds 1 --device cpu --budget 0.006 --tasks 20" in page
     config = json.loads((tmp_path / "out" / "maml" / "trial-0" / "config.json").read_text())
     assert config["training"]["updates"] == row["updates"] == 3  # features are tried in full
 
@@ -276,6 +328,37 @@ def test_a_page_names_entries_that_are_not_made_as_today() -> None:
     maml = next(row for row in rows if row["label"] == "maml")
     maml["trials"][0]["options"]["training"]["lr"] *= 2
     assert f"{tuned}: MAML.\n" in page([row for row in rows if row["label"] != "maml"] + [maml])
+
+
+def test_a_trial_says_what_it_has_that_today_it_would_not_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["reproduce", "regression", "--budget", "0.0004", "--seeds", "1", "--tasks", "20", "--device", "cpu"]
+    command += ["--only", "maml", "--out", str(tmp_path), "--json"]
+    assert main(command) == 0
+    assert "Tuned among other options" not in (tmp_path / "results.md").read_text()
+    config = tmp_path / "maml" / "trial-0" / "config.json"
+    record = json.loads(config.read_text())
+    record["algorithm"]["first_order"] = not record["algorithm"]["first_order"]
+    config.write_text(json.dumps(record))
+    capsys.readouterr()
+    collect = [part for part in command if part not in ("--only", "maml")] + ["--collect"]
+    assert main(collect) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["trials"][0]["options"]["algorithm"]["first_order"] is record["algorithm"]["first_order"]
+    assert "first_order" not in row["trials"][1]["options"]["algorithm"]
+    assert "Tuned among other options than the commands above try today: MAML." in (tmp_path / "results.md").read_text()
+
+    config.parent.rename(tmp_path / "maml" / "trial-9")
+    assert main(collect) == 2
+    assert "trial-9 is none of the" in capsys.readouterr().err
+
+
+def test_commands_name_the_device_of_each_entry() -> None:
+    page = (RESULTS.parent / "docs" / "features-cifar-fs-5shot.md").read_text()
+    assert "On a CPU, and so on other tasks than the others, though as many: ABML.\n" in page
+    assert "--only abml --seeds 1 --device cpu" in page
+    assert "--only maml protonet simpa --seeds 3 --device cuda" in page
 
 
 def test_one_file_for_the_results_of_several_experiments_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ LARGE = 2**18
 
 @contextmanager
 def precision(wanted: Precision) -> Iterator[None]:
-    """How numbers may be rounded in matrix products.
+    """How numbers may be rounded in matrix products, by the whole process.
 
     `float32` rounds nothing. `tf32` rounds the inputs of products to TF32 (10 bits of fraction) on a GPU, and nothing
     on a CPU. `bf16` does that too, and SImPa then rounds the large matrices of its generator and its critic, on any
@@ -31,13 +31,22 @@ def precision(wanted: Precision) -> Iterator[None]:
     before = [switch.allow_tf32 for switch in switches]
     for switch in switches:
         switch.allow_tf32 = wanted != "float32"
+    try:
+        with precision_on_cpu(wanted):
+            yield
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            switch.allow_tf32 = value
+
+
+@contextmanager
+def precision_on_cpu(wanted: Precision) -> Iterator[None]:
+    """What `precision` does to work on a CPU, by this thread alone."""
     token = _ROUNDS.set(wanted == "bf16")
     try:
         yield
     finally:
         _ROUNDS.reset(token)
-        for switch, value in zip(switches, before, strict=True):
-            switch.allow_tf32 = value
 
 
 def rounded_type(matrix: Tensor) -> torch.dtype:

@@ -183,7 +183,7 @@ class UnseenBlocks:
         def size(start: int) -> int:
             return min(BLOCK, first + tasks - start)
 
-        with _as_evaluated(self._experiment):
+        with as_evaluated(self._experiment):
             found = share_out(starts, size, lambda start: self._block(start // BLOCK, size(start)), progress)
         return {name: value.cpu() for name, value in found.items()}  # on a GPU, the one time that the host waits
 
@@ -217,12 +217,12 @@ def score_blocks(
     def records_of(block: UnseenBlock) -> dict[str, Tensor]:
         return {name: value.cpu() for name, value in every_task(block).items()}
 
-    with _as_evaluated(experiment):
+    with as_evaluated(experiment):
         return share_out(blocks, count, records_of, progress)
 
 
 @contextmanager
-def _as_evaluated(experiment: Experiment) -> Iterator[None]:
+def as_evaluated(experiment: Experiment) -> Iterator[None]:
     """The arithmetic of an evaluation."""
     with torch.no_grad(), precision(experiment.training.precision), fused_kernels(allowed=True):
         yield  # adapting differentiates once, so that fused kernels may

@@ -1,5 +1,6 @@
 """Files that are either whole or not there, also after a power cut or on a full disk."""
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,17 +14,14 @@ PARTIAL = ".partial"
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Write beside the target, flush to disk, then rename: a reader sees the old file or the new one, never a part.
 
-    What cannot be written, on a full disk for instance, gives its room back and leaves the old file as it is.
+    What cannot be written, on a full disk for instance, gives its room back and leaves the old file as it is. Of
+    several processes that write the same file, one waits for the other.
     """
-    data = content.encode() if isinstance(content, str) else content
-    beside = path.with_name(f".{path.name}{PARTIAL}")
     try:
-        _write(beside, data)
-        os.replace(beside, path)
+        with _beside(path) as descriptor:
+            _write_all(descriptor, content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise _named(error, path) from error
-    sync(path.parent)
 
 
 @contextmanager
@@ -33,16 +31,8 @@ def writing(path: Path) -> Iterator[IO[str]]:
     with writing(path) as file:
         file.write(…)
     """
-    beside = path.with_name(f".{path.name}{PARTIAL}")
-    try:
-        with beside.open("w", encoding="utf-8", newline="") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-    sync(path.parent)
+    with _beside(path) as descriptor, open(descriptor, "w", encoding="utf-8", newline="", closefd=False) as file:
+        yield file
 
 
 def append_line(path: Path, line: str) -> None:
@@ -86,14 +76,44 @@ def _named(error: OSError, path: Path) -> OSError:
     return OSError(error.errno, error.strerror, str(path))
 
 
-def _write(path: Path, data: bytes) -> None:
-    # A folder that comes from others may hold a link under this name that leads out of it.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
+@contextmanager
+def _beside(path: Path) -> Iterator[int]:
+    """A file to write, which takes the name `path` once it is whole and on the disk, and is gone if that fails."""
+    beside = path.with_name(f".{path.name}{PARTIAL}")
+    descriptor = _open_alone(beside)
     try:
-        _write_all(descriptor, data)
+        yield descriptor
         os.fsync(descriptor)
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
     finally:
         os.close(descriptor)
+    sync(path.parent)
+
+
+def _open_alone(path: Path) -> int:
+    """An empty file that no other process has open in this way."""
+    while True:
+        # A folder that comes from others may hold a link under this name that leads out of it.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(path, descriptor):  # else it has got its name, or is gone, while we waited
+                os.ftruncate(descriptor, 0)
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

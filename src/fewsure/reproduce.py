@@ -13,7 +13,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from fewsure.data import prepared
 from fewsure.data.classification import FeatureSet
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import evaluate
-from fewsure.experiment import Experiment
+from fewsure.experiment import GROUPS, Experiment
 from fewsure.features.extract import nearest_mean_accuracy
 from fewsure.files import write_atomically
 from fewsure.learned import with_learned
@@ -40,7 +40,7 @@ from fewsure.report.styles import run_styles
 from fewsure.results import earlier_results, run_of, with_earlier, written
 from fewsure.targets import TARGETS, changed, read_trials
 from fewsure.training.runs import Run
-from fewsure.workflow import evaluate_run, start_run, train_run
+from fewsure.workflow import WITHOUT_EFFECT, evaluate_run, start_run, train_run
 
 VALIDATION_TASKS = 500
 NEAREST_MEAN_TASKS = 10_000
@@ -89,15 +89,15 @@ class Reproduction:
             with _divergence_reported(folder):
                 self._validate(self._train(folder, target.trials(job.entry)[job.number], target.trial_share, seed=0))
             return
-        trial = None
-        if target.tunes:
-            best = self._best_trial(job.entry)
-            experiment, trial = target.trials(job.entry)[best], folder.parent / f"trial-{best}"
-        else:
-            experiment = target.variants()[job.entry]
-        if target.joins_validation:
-            experiment = changed(experiment, {"data": {"train_on_validation": True}}, None)
         with _divergence_reported(folder):
+            trial = None
+            if target.tunes:
+                best = self._best_trial(job.entry)
+                experiment, trial = target.trials(job.entry)[best], folder.parent / f"trial-{best}"
+            else:
+                experiment = target.variants()[job.entry]
+            if target.joins_validation:
+                experiment = changed(experiment, {"data": {"train_on_validation": True}}, None)
             run = self._train(folder, experiment, 1.0, job.number, trial)
             found = run.evaluation() or {}
             asked: dict[str, Any] = {"tasks": self.tasks, "seed": self._seed, "stream": target.stream}
@@ -117,7 +117,7 @@ class Reproduction:
 
     def rows(self) -> list[dict[str, Any]]:
         """One object per entry and seed that is finished: the evaluation, with what it took."""
-        finished = [run for run in self._runs() if run.evaluation() is not None]
+        finished = self._finished()
         beside = _nearest_means(finished[0].experiment) if finished else {}
         return [
             (run.evaluation() or {}) | self._facts(run) | beside | {"train_seconds": run.metrics()[-1]["seconds"]}
@@ -129,19 +129,18 @@ class Reproduction:
         target = TARGETS[self.target]
         return earlier_results(file, self.target, target.stream, target.test_seed)
 
-    def require_nothing_lost(self, results: Path, earlier: Sequence[dict[str, Any]], entries: Sequence[str]) -> None:
-        """Refuse to write over results that are neither among the `earlier` ones nor of a run, once entries are run."""
-        kept = {run_of(row) for row in earlier}
-        kept |= {(entry, seed) for entry in entries for seed in range(self.seeds)}
-        lost = [
-            f"{label}, seed {seed}"
-            for label, seed in written(results)
-            if (label, seed) not in kept and not (self.folder / label / f"seed-{seed}").is_dir()
-        ]
+    def check(self, results: Path, earlier: Sequence[dict[str, Any]], entries: Sequence[str]) -> None:
+        """Refuse a file that `write` would refuse once these entries are run, before they are."""
+        kept = {run_of(row) for row in earlier} | {run_of(self._facts(run)) for run in self._finished()}
+        self._require_nothing_lost(results, kept | {(entry, seed) for entry in entries for seed in range(self.seeds)})
+
+    def _require_nothing_lost(self, results: Path, kept: Collection[tuple[str, int]]) -> None:
+        """Refuse to write over results other than these."""
+        lost = [f"{label}, seed {seed}" for label, seed in written(results) if (label, seed) not in kept]
         if lost:
             raise FewsureError(
-                f"{results} has results of {'; '.join(lost)}, of which {self.folder} has no run: `--beside {results}` "
-                "keeps them; or move the file away"
+                f"{results} has results of {'; '.join(lost)}, of which {self.folder} has no finished run: `--beside "
+                f"{results}` keeps them (with --collect, if all is run); or move the file away"
             )
 
     def write(self, results: Path, page: Path, earlier: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
@@ -153,6 +152,7 @@ class Reproduction:
         if not rows:
             raise FewsureError(f"{self.folder} holds no finished run of this experiment; run it without --collect")
         finished = {run_of(row) for row in rows}
+        self._require_nothing_lost(results, finished)  # others may have written to it since it was looked at
         unfinished = [
             facts | {"update": run.metrics()[-1]["update"] if run.metrics() else 0}
             for run in self._runs()
@@ -171,7 +171,7 @@ class Reproduction:
         write_atomically(results, json.dumps(rows, indent=1) + "\n")
         write_atomically(picture, figure)
         write_atomically(page, text)
-        drawn = [run for run in self._runs() if run.experiment.training.seed == 0 and run.evaluation() is not None]
+        drawn = [run for run in self._finished() if run.experiment.training.seed == 0]
         if drawn and all(run.has_checkpoint for run in drawn):  # records may have come from elsewhere without them
             folders = [run.folder for run in drawn]
             write_report(
@@ -181,17 +181,21 @@ class Reproduction:
 
     def _trials(self, entry: str) -> list[dict[str, Any]]:
         """What each trial of an entry found on validation tasks."""
-        trials = []
+        target, trials = TARGETS[self.target], []
+        listed, today = read_trials(target.listed)[entry], target.trials(entry)
         for file in sorted((self.folder / entry).glob(f"trial-*/{VALIDATION}")):
             run, number = Run.open(file.parent), int(file.parent.name.removeprefix("trial-"))
-            record, scores = run.experiment.record(), self._validate(run)
-            listed = read_trials(TARGETS[self.target].listed)[entry][number]
-            options = {group: {name: record[group][name] for name in names} for group, names in listed.items()}
+            if number >= len(today):
+                raise FewsureError(f"{file.parent} is none of the {len(today)} trials of {entry}; move the folder away")
+            options, scores = _options(run.experiment, listed[number], today[number]), self._validate(run)
             trials.append({"trial": number, "options": options} | {key: scores[key] for key in SCORED if key in scores})
         return trials
 
     def _runs(self) -> list[Run]:
         return [Run.open(file.parent) for file in sorted(self.folder.glob("*/seed-*/config.json"))]
+
+    def _finished(self) -> list[Run]:
+        return [run for run in self._runs() if run.evaluation() is not None]
 
     def _facts(self, run: Run) -> dict[str, Any]:
         """What a row says of a run beside its scores."""
@@ -256,6 +260,18 @@ def _nearest_means(experiment: Experiment) -> dict[str, Any]:
     reached = partial(nearest_mean_accuracy, pool, shot=data.shot, tasks=NEAREST_MEAN_TASKS)
     found = {"nearest_mean": reached()}
     return found | {"nearest_mean_centred": reached(centred=True)} if experiment.network.centred else found
+
+
+def _options(tried: Experiment, listed: Mapping[str, Collection[str]], today: Experiment) -> dict[str, Any]:
+    """The options of a trial that its list names, and those that are others than it would have today."""
+    there, asked = tried.record(), today.record()
+    free = ("updates", "seed", *WITHOUT_EFFECT)
+    options: dict[str, dict[str, Any]] = {}
+    for group in GROUPS:
+        for name, value in there[group].items():
+            if name in listed.get(group, ()) or (value != asked[group].get(name) and name not in free):
+                options.setdefault(group, {})[name] = value
+    return options
 
 
 def _is_of(run: Run, experiment: Experiment) -> bool:

@@ -74,11 +74,15 @@ def with_earlier(rows: Sequence[Row], earlier: Sequence[Row]) -> list[Row]:
 
 
 def written(file: Path) -> list[tuple[str, int]]:
-    """The entries and seeds of the results in a file; none, if there is none or what is there is something else."""
+    """The entries and seeds of the results in a file; none, if it is not there."""
+    if not file.exists():
+        return []
     try:
         return [run_of(row) for row in read_results(file)]
-    except FewsureError:
-        return []
+    except FewsureError as error:
+        raise FewsureError(
+            f"{file} is in the way of the results: move it away, or choose another --results ({error})"
+        ) from None
 
 
 def run_of(row: Row) -> tuple[str, int]:

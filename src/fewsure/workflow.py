@@ -30,17 +30,20 @@ from fewsure.types import Parts
 WITHOUT_EFFECT = ("chunk_size", "cuda_graph")
 """Options on which a result does not depend: a resumed run may have others."""
 VALIDATION_TASKS = 200
-"""Behind the score by which the best checkpoint is kept."""
+"""Behind the score by which the best checkpoint is kept: others than those that a temperature is learned from."""
 
 
 class Stopped(Exception):
     """Training was asked to stop by a signal and left a checkpoint behind."""
 
     def __init__(self, folder: Path, number: int) -> None:
-        super().__init__(
-            f"stopped; {folder} holds a checkpoint, run the command again to go on (train, features: with --resume)"
-        )
+        super().__init__(folder, number)  # as another process makes it again
+        self.folder = folder
         self.exit_code = 128 + number
+
+    def __str__(self) -> str:
+        go_on = "run the command again to go on (train, features: with --resume)"
+        return f"stopped; {self.folder} holds a checkpoint, {go_on}"
 
 
 def start_run(folder: Path, experiment: Experiment, *, resume: bool, meta: Parts | None = None) -> Run:
@@ -157,7 +160,7 @@ def _validation(experiment: Experiment, every: int, device: torch.device) -> Val
     def score(meta: Parts) -> float:
         try:
             ready = learned_by(experiment, meta, device, tasks=VALIDATION_TASKS)
-            summary, _ = evaluate(ready, meta, tasks=VALIDATION_TASKS, seed=0, stream="validation")
+            summary, _ = evaluate(ready, meta, tasks=VALIDATION_TASKS, seed=1, stream="validation")
         except Diverged:
             return float("inf")
         return float(summary["nll"]["mean"])

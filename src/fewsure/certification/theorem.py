@@ -24,6 +24,7 @@ from fewsure.concentration import Reading, mean_reading
 from fewsure.devices import device_of
 from fewsure.divergences import critic_reading, gaussian_reading, moment_reading, semi_implicit_reading, standardise
 from fewsure.errors import Diverged
+from fewsure.evaluation import as_evaluated
 from fewsure.experiment import Experiment
 from fewsure.networks import flatten, unflatten
 from fewsure.posteriors import outputs
@@ -68,7 +69,7 @@ def theorem_of(
         loss, mean = _draw(experiment, algorithm, meta, tasks, _generator(seed, number, device))
         return {"loss": loss[None], "mean": mean[None]}
 
-    with torch.no_grad():
+    with as_evaluated(experiment):
         draws = share_out(range(samples), lambda number: 1, draw, progress)
         critic = _critic(experiment, algorithm, meta, tasks, samples, _generator(seed, "critic", device))
     stacked, noise = draws["mean"], algorithm.weight_noise

@@ -143,7 +143,7 @@ def _of_target(
     results, page = command.results or out / "results.json", command.page or out / "results.md"
     reproduction = Reproduction(target, out, device, command.budget, command.seeds, command.tasks, command.json)
     earlier = reproduction.earlier(command.beside) if command.beside else []
-    reproduction.require_nothing_lost(results, earlier, _entries(target, command))
+    reproduction.check(results, earlier, _entries(target, command))
     return reproduction, results, page, earlier
 
 

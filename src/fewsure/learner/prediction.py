@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fewsure.errors import FewsureError, require
 from fewsure.learner.labels import Labels
+from fewsure.metrics.scores import class_probabilities
 from fewsure.temperature import Temperature
 
 Array = Any
@@ -138,7 +139,7 @@ class ClassPrediction(Prediction):
     ) -> None:
         super().__init__(as_tensors, promise)
         self._samples = temperature.of_networks(outputs).softmax(-1)
-        self._mean = temperature.divide(outputs).softmax(-1).mean(0)
+        self._mean = class_probabilities(temperature.divide(outputs))
         self._labels, self._sets = labels, sets
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from fewsure.algorithms.simpa import Simpa
 from fewsure.certification.predictor import CALIBRATION, Draws, calibration_of, draws_of, load_predictor, new_draws
 from fewsure.conformal import Calibration
 from fewsure.data.scale import Scale
-from fewsure.devices import precision
+from fewsure.devices import precision, precision_on_cpu
 from fewsure.errors import FewsureError
 from fewsure.evaluation import SAMPLES
 from fewsure.experiment import Experiment
@@ -130,10 +130,12 @@ class Predictor:
     def _as_evaluated(self) -> Iterator[None]:
         """The arithmetic of `evaluate` and `certify`."""
         with torch.no_grad(), fused_kernels(allowed=True):
+            wanted = self.experiment.training.precision
             if self.device.type == "cpu":
-                yield
+                with precision_on_cpu(wanted):
+                    yield
                 return
-            with _PRECISION, precision(self.experiment.training.precision):  # a switch of the whole process
+            with _PRECISION, precision(wanted):  # a switch of the whole process
                 yield
 
 

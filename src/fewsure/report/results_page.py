@@ -11,6 +11,7 @@ from fewsure.targets import TARGETS, Target, read_trials
 from fewsure.temperature import Temperature
 
 Row = Mapping[str, Any]
+CPU = "cpu"
 PROTOCOLS = {
     "mse": (
         "Headline protocol: quantiles of 32 sampled function values (BMAML: its particles; MAML: its one function), no",
@@ -53,6 +54,7 @@ def results_page(rows: Sequence[Row], unfinished: Sequence[Row], target: str) ->
             "",
             f"![{caption}](figures/{target}.png)",
             "",
+            *_other_tasks(rows),
             *_predictors(rows),
             *_nearest_mean(rows),
             *_with_noise(entries),
@@ -111,6 +113,14 @@ def _predictors(rows: Sequence[Row]) -> list[str]:
     return [*lines, ""] if lines else []
 
 
+def _other_tasks(rows: Sequence[Row]) -> list[str]:
+    """Which entries are not on the same tasks as the others: random numbers are those of a kind of device."""
+    of_cpu, of_gpu = ({_name(row) for row in rows if (row["device"] == CPU) is on_cpu} for on_cpu in (True, False))
+    if not (of_cpu and of_gpu):
+        return []
+    return [f"On a CPU, and so on other tasks than the others, though as many: {', '.join(sorted(of_cpu))}.", ""]
+
+
 def _of_classes(score: str, *cells: str) -> tuple[str, ...]:
     """Cells that rows of regression do not have."""
     return cells if score == "accuracy" else ()
@@ -149,17 +159,19 @@ def _with_noise(entries: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:
 
 def _commands(rows: Sequence[Row], target: str) -> list[str]:
     """What trains and evaluates each entry with as many seeds as it has here, and writes this page."""
-    command, options = f"    fewsure reproduce {target}", " --device cuda" * (rows[0]["device"] != "cpu")
-    asked: dict[tuple[int, float, int], list[str]] = {}
+    command = f"    fewsure reproduce {target}"
+    asked: dict[tuple[int, bool, float, int], list[str]] = {}
     for name, group in groupby(rows, key=lambda row: str(row["label"])):
         of_entry = list(group)
-        what = (len(of_entry), of_entry[0].get("budget", 1.0), max(row["tasks"] for row in of_entry))
+        seeds = 1 + max(row["train_seed"] for row in of_entry)
+        on_gpu = of_entry[0]["device"] != CPU
+        what = (seeds, on_gpu, of_entry[0].get("budget", 1.0), max(row["tasks"] for row in of_entry))
         asked.setdefault(what, []).append(name)
     lines = [
-        f"{command} --only {' '.join(names)} --seeds {seeds}{options}"
+        f"{command} --only {' '.join(names)} --seeds {seeds} --device {'cuda' if on_gpu else CPU}"
         + f" --budget {budget:g}" * (budget != 1)
         + f" --tasks {tasks}" * (tasks != 1000)
-        for (seeds, budget, tasks), names in sorted(asked.items(), reverse=True)
+        for (seeds, on_gpu, budget, tasks), names in sorted(asked.items(), reverse=True)
     ]
     return [
         "## Commands",
