@@ -566,7 +566,11 @@ WRONG_DATA = {
     ),
     "too few tasks": ([(np.zeros((20, 1)), np.zeros(20))] * 2, "expected 3 tasks with 15 rows or more, .* but got 2"),
     "a path": (Path(__file__), r"is a path; give fewsure.Table\(file=…"),
-    "an unknown name": ("sine-lines", "did you mean 'sine-line'"),
+    "an unknown name": ("sine-lines", "table, table-classes, but got 'sine-lines'; did you mean 'sine-line'"),
+    "no classes": ({}, "expected examples of classes, {class: examples}, but the data given has none"),
+    "no labels": ((np.zeros((4, 1)), None), r"labels of shape \(N,\), one for each example, but got None"),
+    "a number as labels": ((np.zeros((4, 1)), 5), r"labels of shape \(N,\), one for each example, but got 5"),
+    "arrays as labels": ((np.zeros((4, 1)), [np.zeros(2)] * 4), r"labels of shape \(N,\), one for each example"),
 }
 
 
@@ -639,6 +643,9 @@ def test_wrong_targets_and_queries_are_refused_with_what_to_do(
         ({"shot": "five"}, "expected `shot` to be of type int, but got 'five'"),
         ({"shot": 0}, "expected `shot` to be at least 1 example, but got 0"),
         ({"preset": "papers"}, "did you mean 'paper'"),
+        ({"preset": None}, "expected `preset` to be of type str, but got None"),
+        ({"algorithm": None}, "expected `algorithm` to be of type str, but got None"),
+        ({"device": None}, "expected --device to be cpu, cuda or auto"),
         ({"device": "gpu"}, "expected --device to be cpu, cuda or auto"),
     ],
     ids=str,
@@ -646,6 +653,24 @@ def test_wrong_targets_and_queries_are_refused_with_what_to_do(
 def test_wrong_options_are_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(FewsureError, match=message):
         Learner(**options)
+
+
+def test_options_of_tasks_in_python_are_refused_by_name(regressors: dict[str, Learner]) -> None:
+    with pytest.raises(FewsureError, match="expected `shot` to be of type int, but got 'five'"):
+        fewsure.regression_tasks(line_tasks(), shot="five")
+    with pytest.raises(FewsureError, match="did you mean 'shot'"):
+        fewsure.classification_tasks([], shott=3)
+    learner = regressors["maml"]
+    for call, message in (
+        (lambda: learner.train(checkpoint_every="a"), "`checkpoint_every` to be of type int, but got 'a'"),  # type: ignore[arg-type]
+        (lambda: learner.evaluate(tasks=10.5), "`tasks` to be of type int, but got 10.5"),  # type: ignore[arg-type]
+        (lambda: learner.certify(alpha="x"), "`alpha` to be of type float, but got 'x'"),  # type: ignore[arg-type]
+        (lambda: learner.certify(unit="x"), "`unit` to be one of tasks, new-tasks, but got 'x'"),  # type: ignore[arg-type]
+        (lambda: learner.adapt(*line_tasks()[0]).predict(NUMBERS, coverage="a"), "`coverage` to be of type float"),  # type: ignore[arg-type]
+        (lambda: learner.adapt(*line_tasks()[0]).predict(NUMBERS).quantile([0.1]), "`level` to be of type float"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(FewsureError, match=message):
+            call()
 
 
 def test_none_may_be_written_as_on_the_command_line() -> None:

@@ -23,6 +23,7 @@ from fewsure.learned import most_likely_noise
 from fewsure.records import from_record, to_record
 from fewsure.scoring.observed import ObservedScorer
 from fewsure.types import Batch, Task
+from fewsure.workflow import start_run
 
 from .data_files import image_bytes, random_image, write_tree
 
@@ -361,15 +362,22 @@ WRONG_TABLES = {
     ),
     "a name twice": (CSV.replace("group,x,y", "group,y,y"), {}, "names of .* to differ, but `y` is there twice"),
     "the target as an input": (CSV, {"features": ("y",)}, "to be columns to predict from, but `y` is no input"),
+    "one column for two things": (CSV, {"task_column": "y"}, "a column for each thing .*, but `y` is named twice"),
+    "a list of one name": (
+        CSV,
+        {"features": "x"},
+        "expected `features` to be a list of any number of values, but got 'x'",
+    ),
+    "words for numbers": (CSV, {"shot": "two"}, "expected `shot` to be of type int, but got 'two'"),
     "tasks too small": (
         CSV,
         {"shot": 5},
         r"takes 7 rows \(shot . query\), but the largest of 10 tasks has 4; lower --shot",
     ),
     "other splits": (
-        CSV,
-        {"split_column": "group", "features": ("x",)},
-        "splits to be train, validation or test, but got 'g0'",
+        CSV.replace("group,x,y", "group,x,y,part").replace("\n", ",late\n").replace(",part,late", ",part"),
+        {"split_column": "part"},
+        "splits to be train, validation or test, but got 'late'",
     ),
     "shares": (CSV, {"shares": (0.5, 0.5, 0.5)}, "three numbers above 0 .* that add up to 1"),
 }
@@ -384,6 +392,18 @@ def test_a_wrong_table_is_refused_with_what_to_do(case: str, tmp_path: Path) -> 
     options = {"file": str(path), "task_column": "group", "target": "y", "shot": 2, "query": 2} | changes
     with pytest.raises(FewsureError, match=message):
         prepared(Table(**options))
+
+
+def test_paths_lists_and_numbers_of_numpy_are_what_a_run_records(tmp_path: Path) -> None:
+    path = _written(tmp_path / "my.csv", CSV)
+    given = Table(file=path, task_column="group", target="y", shot=np.int64(2), query=2, features=["x"])  # type: ignore[arg-type]
+    assert given == Table(file=str(path), task_column="group", target="y", shot=2, query=2, features=("x",))
+    assert json.loads(json.dumps(to_record(given))) == to_record(given)
+    assert Images(folder=tmp_path, shares=np.array([0.5, 0.25, 0.25])) == Images(  # type: ignore[arg-type]
+        folder=str(tmp_path), shares=(0.5, 0.25, 0.25)
+    )
+    with pytest.raises(FewsureError, match=r"expected `image_size` to be of type int, but got 28\.0"):
+        Images(folder=str(tmp_path), image_size=28.0)  # type: ignore[arg-type]
 
 
 def test_other_delimiters_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
@@ -434,7 +454,7 @@ def test_wrong_image_folders_are_refused_with_what_to_do(
     assert "expected --label with a table, but" in capsys.readouterr().err
     assert main(["data", "check", "nothere.csv"]) == 2
     assert "but there is no 'nothere.csv'" in capsys.readouterr().err
-    with pytest.raises(FewsureError, match="`image_size` to be at least 16 pixels, but got 8"):
+    with pytest.raises(FewsureError, match="`image_size` to be from 16 to 1024 pixels, but got 8"):
         Images(folder=str(photos), image_size=8)
     training = Images(folder=str(photos), image_size=16).pool("train").classes[0]
     (photos / training / "broken.png").write_bytes(b"no image")
@@ -447,3 +467,11 @@ def test_wrong_image_folders_are_refused_with_what_to_do(
         FewsureError, match="expected 3 classes or more, to train, validate and test on different ones, but got 2"
     ):
         prepared(Images(folder=str(photos)))
+
+
+@pytest.mark.parametrize("noise_std", [0.0, 1e308, "x"])
+def test_learned_noise_that_cannot_be_is_refused_with_its_file(tmp_path: Path, noise_std: object) -> None:
+    run = start_run(tmp_path / "run", load_preset("recommended", "maml", "sine-line"), resume=False)
+    (run.folder / "noise.json").write_text(json.dumps({"noise_std": noise_std}))
+    with pytest.raises(FewsureError, match=r"noise.json is damaged .*; delete it, and it is made again"):
+        run.learned(["noise_std"])

@@ -235,6 +235,10 @@ WRONG = {
         ["--support", "{numbers}/support.csv", "--query", "{numbers}/query.csv", "--out", "nowhere/p.csv"],
         "expected --out to be a file in a folder that is there, but nowhere is not; make it",
     ),
+    "a folder as --out": (
+        ["--support", "{numbers}/support.csv", "--query", "{numbers}/query.csv", "--out", "{numbers}"],
+        "expected --out to be a file such as predicted.csv, but",
+    ),
     "no number": (
         ["--support", "{numbers}/support.csv", "--query", "{numbers}/text.csv"],
         "text.csv: expected numbers in column `a`, but row 2 has 'high'; fill it in, or leave the row out\n",

@@ -645,7 +645,17 @@ def test_what_is_wrong_is_named_and_the_others_are_shown(
     written: list[Path], runs: list[Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = {}
-    for name in ("config", "cut", "begun", "evaluation", "other-evaluation", "records", "metrics", "certificate"):
+    for name in (
+        "config",
+        "cut",
+        "begun",
+        "evaluation",
+        "other-evaluation",
+        "third-evaluation",
+        "records",
+        "metrics",
+        "certificate",
+    ):
         folders[name] = shutil.copytree(runs[1].folder, tmp_path / name)
     (folders["config"] / "config.json").write_text("{")
     checkpoint = folders["cut"] / "checkpoint.safetensors"
@@ -655,6 +665,8 @@ def test_what_is_wrong_is_named_and_the_others_are_shown(
     result = evaluations(runs)[1]
     result["mse"]["mean"] = float("nan")
     (folders["other-evaluation"] / "evaluation.json").write_text(json.dumps(result))
+    result = evaluations(runs)[1] | {"seconds": "x"}
+    (folders["third-evaluation"] / "evaluation.json").write_text(json.dumps(result))
     (shard,) = (folders["records"] / "evaluation").rglob("*.safetensors")
     shard.write_bytes(b"no")
     lines = (folders["metrics"] / "metrics.jsonl").read_text().splitlines(keepends=True)
@@ -671,6 +683,7 @@ def test_what_is_wrong_is_named_and_the_others_are_shown(
         "begun": "left out: .* has no checkpoint",
         "evaluation": "left out: .* is damaged",
         "other-evaluation": "left out: .* is damaged",
+        "third-evaluation": "left out: .* is damaged",
         "records": "without tests against other runs",
         "metrics": "its lines end at update 1 of 4",
         "certificate": "without its certificate",

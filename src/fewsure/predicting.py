@@ -194,6 +194,8 @@ def write_file(records: Iterable[Record], path: Path, *, as_json: bool) -> int:
     """The same into a file, which is whole or not there."""
     if not path.parent.is_dir():
         raise FewsureError(f"expected --out to be a file in a folder that is there, but {path.parent} is not; make it")
+    if path.is_dir():
+        raise FewsureError(f"expected --out to be a file such as predicted.csv, but {path} is a folder")
     with writing(path) as file:
         return write_records(records, file, as_json=as_json)
 

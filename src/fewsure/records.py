@@ -5,7 +5,10 @@ import json
 import math
 import types
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from fewsure.errors import FewsureError, require_known
 
@@ -49,6 +52,15 @@ def from_record(kind: type[Options], values: Mapping[str, Any], *, source: str, 
     return kind(**{name: checked(hints[name], value, f"{source}: {name}") for name, value in values.items()})
 
 
+def settle(options: Any) -> None:
+    """Check every field of a new dataclass of options, and give it the form that a record's would have.
+
+    For `__post_init__` of what users make themselves: paths become text, lists tuples, numpy's numbers Python's.
+    """
+    for name, hint in field_types(type(options)).items():
+        object.__setattr__(options, name, checked(hint, getattr(options, name), name))
+
+
 def field_types(kind: type) -> dict[str, Any]:
     """Name → type of each field of a dataclass that a record holds."""
     hints = get_type_hints(kind)
@@ -66,6 +78,8 @@ def optional(hint: Any) -> tuple[Any, bool]:
 def checked(hint: Any, value: Any, where: str) -> Any:
     """The value of an option as its type has it; refused, with the name `where`, if it is of another type."""
     hint, may_be_none = optional(hint)
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
     if may_be_none and value in (None, "none"):  # TOML has no null
         return None
     if get_origin(hint) is Literal:
@@ -86,6 +100,8 @@ def checked(hint: Any, value: Any, where: str) -> Any:
             return float(value)
         except OverflowError as error:
             raise FewsureError(f"expected `{where}` to be a number that is not larger than any float") from error
+    if hint is str and isinstance(value, Path):
+        return str(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise FewsureError(f"expected `{where}` to be of type {hint.__name__}, but got {value!r}")
     return value

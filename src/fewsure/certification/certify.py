@@ -39,7 +39,7 @@ from fewsure.evaluation import SAMPLES
 from fewsure.files import write_atomically
 from fewsure.metrics.summary import mean_over_tasks
 from fewsure.progress import ProgressLine
-from fewsure.records import finite
+from fewsure.records import finite, settle
 from fewsure.training.distributed import is_first
 from fewsure.training.runs import RESULT_FORMAT, Run
 from fewsure.version import __version__
@@ -68,6 +68,7 @@ class Request:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        settle(self)
         enough = "at least 2, since one task says nothing of the next"
         require(self.tasks is None or self.tasks >= 2, "tasks", enough, self.tasks)
         require_share(self.delta, "delta")

@@ -20,7 +20,7 @@ from fewsure.data.scale import LengthScale, Scale
 from fewsure.errors import FewsureError, require
 from fewsure.models import classification
 from fewsure.networks import Conv4Options, Mlp, MlpOptions
-from fewsure.records import LEARNED
+from fewsure.records import LEARNED, settle
 from fewsure.types import Kind, Model
 
 BLOCK = 10_000
@@ -62,6 +62,7 @@ class Classification:
     kind: ClassVar[Kind] = "classification"
 
     def __post_init__(self) -> None:
+        settle(self)
         require(self.way >= 2, "way", "at least 2 classes", self.way)
         for option in ("shot", "query", "train_shot", "train_query"):
             value = getattr(self, option)
@@ -76,7 +77,8 @@ class Classification:
         if exponent is None and temperature is not None:
             raise FewsureError(
                 "expected --softmax-temperature none where the --temperature-exponent is to be learned, since the two "
-                f"are learned together, but got {temperature}; add --temperature-exponent 0"
+                f"are learned together, but got {temperature}; add --softmax-temperature none, or give "
+                "--temperature-exponent 0"
             )
         if temperature is None and self.train_on_validation:
             raise FewsureError(

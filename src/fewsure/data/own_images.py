@@ -23,6 +23,9 @@ from fewsure.networks import Conv4Options, Norm
 
 PLACEMENT = "class folders of PNG or JPEG images, CLASS/NAME.jpg, if need be in train, validation and test"
 
+LARGEST = 1024
+"""Height and width of images: conv4 with its 64 filters would need gigabytes for a task of larger ones."""
+
 
 @dataclass(frozen=True)
 class Images(ImageSet):
@@ -43,9 +46,9 @@ class Images(ImageSet):
     name = "images"
 
     def __post_init__(self) -> None:
-        least = Conv4Options.SMALLEST
-        require(self.image_size >= least, "image_size", f"at least {least} pixels", self.image_size)
         super().__post_init__()
+        least, most = Conv4Options.SMALLEST, LARGEST
+        require(least <= self.image_size <= most, "image_size", f"from {least} to {most} pixels", self.image_size)
         require_shares(self.shares)
 
     @property

@@ -18,7 +18,7 @@ from fewsure.data.scale import Scale, learn_scale
 from fewsure.errors import FewsureError, require
 from fewsure.models import regression
 from fewsure.networks import MlpOptions
-from fewsure.records import LEARNED
+from fewsure.records import LEARNED, settle
 from fewsure.types import Batch, Facts, Kind, Model, Task
 
 
@@ -71,6 +71,7 @@ class OwnRegression:
     training_outputs: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        settle(self)
         require(self.shot >= 1, "shot", "at least 1 example", self.shot)
         require(self.query >= 1, "query", "at least 1 example", self.query)
         positive = self.noise_std is None or 0 < self.noise_std < math.inf

@@ -73,7 +73,13 @@ def open_table(file: str) -> Columns:
 
 
 def feature_columns(table: Columns, named: Sequence[str], others: Sequence[str | None]) -> list[str]:
-    """The columns to predict from."""
+    """The columns to predict from; each of the `others` says something else of a row."""
+    roles = [name for name in others if name is not None]
+    for name in roles:
+        if roles.count(name) > 1:
+            raise FewsureError(
+                f"{table.where}: expected a column for each thing that is said of a row, but `{name}` is named twice"
+            )
     for name in named:
         if name in others:
             raise FewsureError(f"expected `features` to be columns to predict from, but `{name}` is no input")

@@ -1,6 +1,6 @@
 """Tasks that a user has in Python: arrays with labels, a list of tasks, or a generator of them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -13,8 +13,8 @@ from fewsure.data.own_classes import OwnClassification
 from fewsure.data.own_regression import OwnRegression
 from fewsure.data.own_rows import SHARES, Rows
 from fewsure.data.scale import require_pixels
-from fewsure.errors import FewsureError
-from fewsure.records import UNRECORDED
+from fewsure.errors import FewsureError, require_known
+from fewsure.records import UNRECORDED, checked, field_types
 
 LIMIT = 1000
 """Tasks that are taken from a generator, which may have no end."""
@@ -79,11 +79,12 @@ def regression_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **
     >>> regression_tasks([(np.arange(20.0), a * np.arange(20.0)) for a in range(9)]).shot
     5
     """
+    options = _checked(GivenRegression, options)
     gathered = _gather(tasks, limit)
     y = np.concatenate([_targets(values, number) for number, (_, values) in enumerate(gathered)])
     rows = _rows(gathered, y)
     typical = int(np.quantile([len(values) for _, values in gathered], 0.25))
-    shot = int(options.get("shot", min(5, max(2, typical // 2))))
+    shot = options.get("shot", min(5, max(2, typical // 2)))
     sizes = {"shot": shot, "query": min(10, max(1, typical - shot))}
     return GivenRegression(**(sizes | options), source=Source(rows))
 
@@ -94,6 +95,7 @@ def classification_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT
     Labels mean something within their task alone. Where they are not among the options, `way` is what every task has,
     and `query` what every class has, up to 15.
     """
+    options = _checked(GivenClasses, options)
     gathered = _gather(tasks, limit)
     labels = [_names(values, number) for number, (_, values) in enumerate(gathered)]
     classes = [np.unique(names, return_counts=True)[1] for names in labels]
@@ -108,6 +110,7 @@ def labelled_examples(x: Any, labels: Any, **options: Any) -> GivenClasses:
     Where they are not among the options, `way` is what each split has, up to 5, and `query` what every class has, up to
     15.
     """
+    options = _checked(GivenClasses, options)
     examples, names = _examples(x, "x"), _names(labels, None)
     _require_same(len(examples), len(names), "x and its labels")
     counts = np.unique(names, return_counts=True)[1]
@@ -121,6 +124,8 @@ def own_tasks(data: Given, **options: Any) -> GivenRegression | GivenClasses:
     if callable(data):
         data = data()
     if isinstance(data, Mapping):
+        if not data:
+            raise FewsureError("expected examples of classes, {class: examples}, but the data given has none")
         x = [_examples(examples, f"class {label!r}") for label, examples in data.items()]
         labels = [label for label, examples in zip(data, x, strict=True) for _ in examples]
         return labelled_examples(_concatenate(x), labels, **options)
@@ -136,6 +141,14 @@ def own_tasks(data: Given, **options: Any) -> GivenRegression | GivenClasses:
     if tasks and _is_pair(tasks[0]) and _array(tasks[0][1], "y of task 0").dtype.kind == "f":
         make = regression_tasks
     return make(tasks, **options)
+
+
+def _checked(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of data, by its kind."""
+    known = field_types(kind)
+    for name in options:
+        require_known("option", name, list(known))
+    return {name: checked(known[name], value, name) for name, value in options.items()}
 
 
 def _gather(tasks: Iterable[tuple[Any, Any]], limit: int) -> list[tuple[Array, Array]]:
@@ -166,7 +179,7 @@ def _classes(rows: Rows, options: dict[str, Any]) -> GivenClasses:
 
 def _class_sizes(smallest: int, options: Mapping[str, Any]) -> dict[str, int]:
     """`query` as large as the smallest class allows."""
-    return {"query": min(15, max(1, smallest - int(options.get("shot", 1))))}
+    return {"query": min(15, max(1, smallest - options.get("shot", 1)))}
 
 
 def _is_pair(task: Any) -> bool:
@@ -208,10 +221,11 @@ def _targets(values: Array, number: int) -> NDArray[np.float64]:
 def _names(values: Any, number: int | None) -> NDArray[np.str_]:
     """Labels as names, one for one."""
     what = "labels" if number is None else f"labels of task {number}"
-    labels = values.tolist() if hasattr(values, "tolist") else list(values)
+    given = values.tolist() if hasattr(values, "tolist") else values
+    labels = list(given) if isinstance(given, Iterable) else []
+    if not isinstance(given, Iterable) or not all(isinstance(label, Hashable) for label in labels):
+        raise FewsureError(f"expected {what} of shape (N,), one for each example, but got {(labels or [given])[0]!r}")
     names = [str(label) for label in labels]
-    if any(isinstance(label, (list, dict, set)) for label in labels):
-        raise FewsureError(f"expected {what} of shape (N,), one for each example, but got {labels[0]!r}")
     if any(label is None or label != label for label in labels):
         raise FewsureError(f"expected {what} for all examples, but some are None or NaN; leave those examples out")
     if len(set(names)) != len(set(labels)):

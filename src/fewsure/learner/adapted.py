@@ -20,7 +20,7 @@ from fewsure.learner.inputs import read_inputs, read_targets
 from fewsure.learner.labels import Labels, read_labels
 from fewsure.learner.prediction import ClassPrediction, Promise, ValuePrediction
 from fewsure.learner.predictor import Predictor, State
-from fewsure.records import from_json
+from fewsure.records import checked, from_json
 from fewsure.types import Batch, Model, Noise, Parts
 
 FORMAT = 2
@@ -210,6 +210,7 @@ def load_adapted(predictor: Predictor, path: str | Path) -> Adapted:
 
 def require_coverage(coverage: float | None) -> None:
     """Refuse a coverage that is no probability."""
+    coverage = checked(float | None, coverage, "coverage")
     require(coverage is None or 0 < coverage < 1, "coverage", "a probability in (0, 1)", coverage)
 
 

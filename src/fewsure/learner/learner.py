@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fewsure.algorithms import ALGORITHMS
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import Unit
@@ -53,7 +51,7 @@ class Learner:
         device: str = "auto",
         **options: Any,
     ) -> None:
-        self._device = find_device(device)
+        self._device = find_device(str(device))
         self._experiment = _experiment(algorithm, data, preset, options)
         self._folder = Path(out) if out is not None else self._temporary_folder()
         self._predictor: Predictor | None = None
@@ -74,10 +72,11 @@ class Learner:
         An interruption (Ctrl-C) finishes the update in hand and leaves a checkpoint; the same call goes on from there,
         and ends in the same numbers.
         """
+        checkpoint_every = checked(int, checkpoint_every, "checkpoint_every")
         require(checkpoint_every >= 1, "checkpoint_every", "at least 1", checkpoint_every)
         training = self._experiment.training
         if updates is not None:
-            training = dataclasses.replace(training, updates=checked(int, _plain(updates), "updates"))
+            training = dataclasses.replace(training, updates=checked(int, updates, "updates"))
         if self._predictor is not None and training.updates != self._experiment.training.updates:
             raise FewsureError(
                 f"this learner was trained with {self._experiment.training.updates:,} updates, over which its learning "
@@ -102,6 +101,7 @@ class Learner:
 
     def evaluate(self, *, tasks: int = 1000, seed: int = 0, quiet: bool = False) -> dict[str, Any]:
         """Scores on unseen tasks, as `fewsure evaluate --json` prints them."""
+        tasks, seed = checked(int, tasks, "tasks"), checked(int, seed, "seed")
         require(tasks >= 2, "tasks", "at least 2", tasks)
         with silenced(quiet):
             return evaluate_run(self._trained().run, self._device, tasks=tasks, seed=seed)
@@ -187,7 +187,8 @@ def _with_source(experiment: Experiment, data: Any) -> Experiment:
 
 
 def _experiment(algorithm: str, data: Any, preset: str, options: Mapping[str, Any]) -> Experiment:
-    require_known("algorithm", algorithm, list(ALGORITHMS))
+    require_known("algorithm", checked(str, algorithm, "algorithm"), list(ALGORITHMS))
+    preset = checked(str, preset, "preset")
     if isinstance(data, (str, Path)):
         name = str(data)
         if name not in DATA and Path(name).exists():
@@ -195,6 +196,7 @@ def _experiment(algorithm: str, data: Any, preset: str, options: Mapping[str, An
                 "fewsure.Images(folder=…)" if Path(name).is_dir() else "fewsure.Table(file=…, task_column=…, target=…)"
             )
             raise FewsureError(f"expected `data` to be the name of a data set, but {name} is a path; give {hint}")
+        require_known("data", name, [known for known in DATA if not known.startswith("given-")])
         base = _preset(preset, algorithm, name)
     else:
         own = data if _is_data(data) else own_tasks(data, **_data_options(options))
@@ -217,7 +219,7 @@ def _is_data(data: Any) -> bool:
 def _data_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those options that are of tasks given in Python, whose sizes depend on them."""
     known = {name: kind for given in (GivenRegression, GivenClasses) for name, kind in field_types(given).items()}
-    return {name: checked(known[name], _plain(value), name) for name, value in options.items() if name in known}
+    return {name: checked(known[name], value, name) for name, value in options.items() if name in known}
 
 
 def _with_options(experiment: Experiment, options: Mapping[str, Any]) -> Experiment:
@@ -229,17 +231,8 @@ def _with_options(experiment: Experiment, options: Mapping[str, Any]) -> Experim
     groups: dict[str, Any] = {
         group: dataclasses.replace(
             getattr(experiment, group),
-            **{
-                name: checked(kind, _plain(options[name]), name)
-                for name, kind in kinds[group].items()
-                if name in options
-            },
+            **{name: checked(kind, options[name], name) for name, kind in kinds[group].items() if name in options},
         )
         for group in GROUPS
     }
     return dataclasses.replace(experiment, **groups)
-
-
-def _plain(value: Any) -> Any:
-    """A number of numpy's as Python's own, which a run can record."""
-    return value.item() if isinstance(value, np.generic) else value

@@ -9,6 +9,7 @@ from torch import Tensor
 from fewsure.errors import FewsureError, require
 from fewsure.learner.labels import Labels
 from fewsure.metrics.scores import class_probabilities
+from fewsure.records import checked
 from fewsure.temperature import Temperature
 
 Array = Any
@@ -92,6 +93,7 @@ class ValuePrediction(Prediction):
         >>> round(float(point.quantile(0.975)), 4)
         1.96
         """
+        level = checked(float, level, "level")
         require(0 < level < 1, "level", "a probability in (0, 1)", level)
         # No Gaussian of the mixture has less, or more, than `level` beyond these ends; the rest is bisection.
         reach = self.noise_std * float(torch.special.ndtri(torch.tensor(level, dtype=torch.float64)))

@@ -92,6 +92,15 @@ def gather(
     return facts, problems
 
 
+def evaluated_how(result: Mapping[str, Any]) -> dict[str, str]:
+    """Name → what is said of an evaluation."""
+    took = f"{result['tasks']:,} tasks in {result['seconds']:,.1f} s on {result['device']}"
+    return {
+        "evaluation": f"{took}, fewsure {result['version']}",
+        "data checksum": str(result.get("data_checksum") or "none: the tasks are generated from the seed"),
+    }
+
+
 def _result(run: Run, device: torch.device, tasks: int, seed: int, quiet: bool) -> dict[str, Any]:
     found = run.evaluation()
     if found is None:
@@ -100,6 +109,7 @@ def _result(run: Run, device: torch.device, tasks: int, seed: int, quiet: bool) 
         # What can be written as a table and drawn is whole.
         evaluation_tables([found])
         comparison_drawings("", setting(found), [OwnedResult(found, RunStyle("", "#000000"), "")])
+        evaluated_how(found)
         if found["algorithm"] != run.experiment.algorithm_name or not found["tasks"] >= 2 or not _finite(found):
             raise ValueError("its numbers are no evaluation's")
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fewsure.errors import FewsureError
 from fewsure.experiment import DEFAULT_PRESET, GROUPS, RANDOM_START, Experiment, load_preset
-from fewsure.report.facts import RunFacts
+from fewsure.report.facts import RunFacts, evaluated_how
 
 
 def train_command(experiment: Experiment, out: Path) -> str | None:
@@ -50,9 +50,7 @@ def made_how(fact: RunFacts) -> dict[str, str]:
         "training": f"{last['seconds']:,.0f} s on {last.get('device', '–')}, fewsure {run.version}"
         if last
         else "not logged",
-        "evaluation": f"{result['tasks']:,} tasks in {result['seconds']:,.1f} s on {result['device']}, "
-        f"fewsure {result['version']}",
-        "data checksum": result.get("data_checksum") or "none: the tasks are generated from the seed",
+        **evaluated_how(result),
     }
     if {"bound", "clipped_loss", "R_i", "R_0"} <= last.keys():
         verdict = "vacuous, since above 1" if last["bound"] >= 1 else "below 1"

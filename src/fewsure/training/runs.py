@@ -54,6 +54,12 @@ LEARNED_FILES = {
     "temperature_exponent": "temperature.json",
 }
 """What is learned from validation tasks → the file of a run that keeps it."""
+LEARNED_LIMITS = {
+    "noise_std": (1e-100, 1e100),
+    "softmax_temperature": (1e-10, 1e10),
+    "temperature_exponent": (-1.0, 1.0),
+}
+"""Between which it can be: noise is in the target's own unit."""
 LAST, BEST = "last", "best"
 """Names of checkpoints; others go by their number of updates."""
 CHECKPOINT, BEST_FILE, HISTORY = "checkpoint.safetensors", "best.safetensors", "checkpoints"
@@ -258,7 +264,8 @@ class Run:
             found = from_json(path.read_text(encoding="utf-8"))
             values = {name: float(found[name]) for name in names}
             for name, value in values.items():
-                if not math.isfinite(value) or (value <= 0 and name != "temperature_exponent"):
+                low, high = LEARNED_LIMITS[name]
+                if not low <= value <= high:
                     raise ValueError(f"`{name}` is {value}")
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise FewsureError(f"{path} is damaged ({error}); delete it, and it is made again") from error
