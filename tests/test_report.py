@@ -35,7 +35,7 @@ from fewsure.report.made import train_command
 from fewsure.report.page import write_report
 from fewsure.report.reference import FIGURE_3, SINE_LINE_5_SHOT, TABLE_1, printed_for
 from fewsure.report.styles import ALGORITHM_COLOURS, SPARE_COLOURS, run_styles
-from fewsure.report.tables import evaluation_table
+from fewsure.report.tables import evaluation_tables
 from fewsure.report.ties import best_and_tied
 from fewsure.report.unseen import predict_unseen, predict_unseen_images
 from fewsure.training.runs import Run
@@ -162,6 +162,11 @@ def evaluations(runs: list[Run]) -> list[dict[str, Any]]:
     return [json.loads((run.folder / "evaluation.json").read_text()) for run in runs]
 
 
+def table_text(results: list[dict[str, Any]]) -> str:
+    (table,) = evaluation_tables(results)
+    return table.text()
+
+
 def headline(result: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in result.items() if name != "with_noise"}
 
@@ -252,7 +257,7 @@ def test_folders_of_the_same_name_are_told_apart() -> None:
 
 def test_the_text_table_has_the_numbers_of_the_results_and_of_the_paper(written: list[Path], runs: list[Run]) -> None:
     results = [headline(result) for result in evaluations(runs)]
-    header, simpa, paper_simpa, maml, paper_maml = evaluation_table(results).splitlines()
+    header, simpa, paper_simpa, maml, paper_maml = table_text(results).splitlines()
     assert [simpa.split()[0], maml.split()[0]] == ["simpa", "maml"]
     assert [numbers(simpa), numbers(maml)] == [numbers_of(result) for result in results]
     assert paper_simpa.startswith("paper: SImPa")
@@ -264,18 +269,18 @@ def test_the_text_table_has_the_numbers_of_the_results_and_of_the_paper(written:
 
 def test_a_label_names_its_row_and_the_paper_stands_there_once(written: list[Path], runs: list[Run]) -> None:
     result = headline(evaluations(runs)[0])
-    lines = evaluation_table([result | {"label": "no warm-up"}, result | {"label": "warm-up"}]).splitlines()
+    lines = table_text([result | {"label": "no warm-up"}, result | {"label": "warm-up"}]).splitlines()
     assert [line.split("  ")[0] for line in lines[1:]] == ["no warm-up", "paper: SImPa", "warm-up"]
 
 
 def test_the_paper_is_left_out_where_it_has_no_numbers(written: list[Path], runs: list[Run]) -> None:
-    assert "paper" not in evaluation_table([evaluations(runs)[0] | {"shot": 10}])
+    assert "paper" not in table_text([evaluations(runs)[0] | {"shot": 10}])
 
 
 def test_noise_has_a_row_of_its_own(written: list[Path], runs: list[Run]) -> None:
     result = evaluations(runs)[1]
     noisy = {name: result[name] for name in ("ece", "ece_ci95", "mce", "mce_ci95")} | {"ece": 0.1234}
-    line = evaluation_table([result | {"with_noise": noisy}]).splitlines()[2]
+    line = table_text([result | {"with_noise": noisy}]).splitlines()[2]
     assert line.startswith("maml + noise")
     assert numbers(line) == [TASKS, *calibration_of(noisy)]
 
@@ -654,6 +659,7 @@ def test_what_is_wrong_is_named_and_the_others_are_shown(
         "third-evaluation",
         "records",
         "metrics",
+        "logged",
         "certificate",
     ):
         folders[name] = shutil.copytree(runs[1].folder, tmp_path / name)
@@ -672,6 +678,10 @@ def test_what_is_wrong_is_named_and_the_others_are_shown(
     lines = (folders["metrics"] / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folders["metrics"] / "metrics.jsonl").write_text(lines[0] + lines[1][:20])
     (folders["certificate"] / "certificate.json").write_text('{"held_out": 3}')
+    odd = {"device": 10**400, "loss": "high", "gradient_norm": 1e308}
+    (folders["logged"] / "metrics.jsonl").write_text(
+        "".join(json.dumps(json.loads(line) | odd) + "\n" for line in lines)
+    )
     arguments = [*folders.values(), tmp_path / "nowhere", runs[0].folder]
     out = tmp_path / "report.html"
     capsys.readouterr()

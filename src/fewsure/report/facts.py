@@ -1,8 +1,8 @@
 """What is known of the runs of a report: read, checked, evaluated if need be. What is wrong is said, not raised."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple
 
 import torch
@@ -11,13 +11,18 @@ from fewsure.certification.predictor import checkpoint_digest
 from fewsure.comparison import SCORES
 from fewsure.errors import FewsureError
 from fewsure.records import from_json
-from fewsure.report.certificate_table import certificate_lines
+from fewsure.report.certificate_table import certificate_table
 from fewsure.report.figures import OwnedResult, comparison_drawings
 from fewsure.report.styles import RunStyle, run_styles
 from fewsure.report.tables import evaluation_tables, setting
 from fewsure.training.runs import Checkpoint, Run
 from fewsure.types import Records
 from fewsure.workflow import evaluate_run
+
+DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What goes wrong with values that no version has written."""
+LARGEST = 1e100
+"""Of numbers that can be drawn."""
 
 
 class Problem(NamedTuple):
@@ -112,7 +117,7 @@ def _result(run: Run, device: torch.device, tasks: int, seed: int, quiet: bool) 
         evaluated_how(found)
         if found["algorithm"] != run.experiment.algorithm_name or not found["tasks"] >= 2 or not _finite(found):
             raise ValueError("its numbers are no evaluation's")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except DAMAGED as error:
         path = run.folder / "evaluation.json"
         raise FewsureError(f"{path} is damaged ({error!r}); run `fewsure evaluate {run.folder}`") from error
     return found
@@ -123,18 +128,19 @@ def _finite(value: Any) -> bool:
         return all(map(_finite, value.values()))
     if isinstance(value, list):
         return all(map(_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
+    return isinstance(value, (str, bool, NoneType)) or abs(value) <= LARGEST
 
 
 def _metrics(one: _Read, problems: list[Problem]) -> list[dict[str, Any]]:
-    """The logged lines, with their names and numbers alone."""
+    """The logged lines, with the device and their numbers alone."""
     run, update, planned = one.run, one.checkpoint.update, one.run.experiment.training.updates
     if update < planned:
         says = f"unfinished: {update:,} of {planned:,} updates are made, and its numbers are of that checkpoint"
         problems.append(Problem(run.folder, says))
     lines = [
-        {name: value for name, value in line.items() if isinstance(value, str) or _is_number(value)}
+        {name: value for name, value in line.items() if _is_number(value) or name == "device"}
         for line in run.metrics()
+        if _is_number(line["update"]) and _is_number(line["seconds"])
     ]
     last = lines[-1]["update"] if lines else 0
     if last < update:
@@ -144,7 +150,7 @@ def _metrics(one: _Read, problems: list[Problem]) -> list[dict[str, Any]]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def _records(run: Run, result: Mapping[str, Any], problems: list[Problem]) -> Iterable[Records] | None:
@@ -167,10 +173,10 @@ def _certificate(run: Run, problems: list[Problem]) -> dict[str, Any] | None:
         return None
     try:
         certificate = dict(from_json(path.read_text(encoding="utf-8")))
-        certificate_lines(certificate)
+        certificate_table(certificate)  # what can be written as a table is whole
         if certificate["checkpoint"] != checkpoint_digest(run):
             raise ValueError("it belongs to another checkpoint")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, *DAMAGED) as error:
         says = f"without its certificate: {path.name} cannot be used ({error}); run `fewsure certify {run.folder}`"
         problems.append(Problem(run.folder, says))
         return None

@@ -69,13 +69,6 @@ def evaluation_tables(results: Sequence[Result]) -> list[Table]:
     return [_table(title, list(group)) for title, group in groupby(ordered, key=setting)]
 
 
-def evaluation_table(results: Sequence[Result]) -> str:
-    """The tables as text, with their titles where there are several."""
-    tables = evaluation_tables(results)
-    titled = (f"{table.title}\n{table.text()}" if len(tables) > 1 else table.text() for table in tables)
-    return "\n\n".join(titled)
-
-
 def comparison_table(compared: Compared) -> Table:
     """Each score of two runs on the same tasks, and whether the difference is more than chance."""
     first, second = (str(run.folder) for run in (compared.first, compared.second))
