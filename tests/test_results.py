@@ -401,6 +401,19 @@ def test_a_round_with_five_generators_on_omniglot_was_accurate_and_not_sure_enou
     assert abs(wide["accuracy"] - narrow["accuracy"]) < 0.005
 
 
+def test_five_generators_on_a_small_omniglot_are_ahead_of_five_particles() -> None:
+    tried = [run for run in TRIED if run["stage"] == "Omniglot, five"]
+    simpa, bmaml = ([run for run in tried if run["method"] == method] for method in ("simpa", "bmaml"))
+    hidden, none = sorted(simpa, key=lambda run: -len(run["changed"]["generator_hidden"]))
+    for particles in bmaml:
+        assert hidden["accuracy"] > particles["accuracy"] + 0.005
+        assert hidden["nll"] < particles["nll"] - 0.02
+        assert hidden["ece"] < particles["ece"]
+    assert none["spread"] > 5 * hidden["spread"]
+    assert none["nll"] > hidden["nll"]
+    assert none["accuracy"] < hidden["accuracy"]
+
+
 def test_with_less_noise_methods_of_one_gaussian_are_eight_to_seventeen_points_better_with_five_shots() -> None:
     rows = by_method("cifar-fs-5shot")
     before = {run["method"]: run for run in TRIED if "more noise" in str(run["changed"].get("tasks"))}
