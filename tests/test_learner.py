@@ -570,6 +570,7 @@ WRONG_DATA = {
     "no classes": ({}, "expected examples of classes, {class: examples}, but the data given has none"),
     "no labels": ((np.zeros((4, 1)), None), r"labels of shape \(N,\), one for each example, but got None"),
     "a number as labels": ((np.zeros((4, 1)), 5), r"labels of shape \(N,\), one for each example, but got 5"),
+    "labels with lists": ((np.zeros((4, 1)), [(1, [2])] * 4), r"labels of shape \(N,\), one for each example"),
     "arrays as labels": ((np.zeros((4, 1)), [np.zeros(2)] * 4), r"labels of shape \(N,\), one for each example"),
 }
 

@@ -2,9 +2,13 @@
 
 import dataclasses
 import json
+import multiprocessing
 import operator
 import pickle
 import signal
+import subprocess
+import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +25,7 @@ from fewsure.reproduce import Job, Reproduction
 from fewsure.results import read_results, with_earlier
 from fewsure.side_by_side import side_by_side
 from fewsure.targets import SEVERAL, TARGETS, Target
+from fewsure.training.runs import Run
 from fewsure.workflow import Stopped
 
 from .helpers import write_blobs
@@ -134,6 +139,9 @@ def test_results_grow_by_entries_that_are_run_elsewhere(tmp_path: Path, capsys: 
     refused(json.dumps([maml | {"trials": 3}]), "expected earlier results as this version writes them")
     refused(json.dumps({"rows": []}), "a list of objects, but it is none")
     refused("[", "expected results of `fewsure reproduce`, but")
+    others = ["--results", str(RESULTS / "omniglot.json"), "--only", "maml"]
+    assert main([*command, *others, "--out", str(tmp_path / "never")]) == 2
+    assert "is in the way of the results: move it away, or choose another --results" in capsys.readouterr().err
     earlier.unlink()
     assert main([*command, "--beside", str(earlier), "--out", str(tmp_path / "never")]) == 2
     assert "No such file or directory; give a file that it has written, or none" in capsys.readouterr().err
@@ -222,6 +230,34 @@ def test_work_side_by_side_ends_when_one_of_its_processes_is_killed() -> None:
         side_by_side(signal.raise_signal, [[[signal.SIGKILL]], [[signal.SIGCONT]]], 2)
 
 
+def test_an_error_ends_work_side_by_side_that_is_begun_and_begins_no_more() -> None:
+    heard: list[float] = []
+    began = time.monotonic()
+    with pytest.raises(TypeError):
+        side_by_side(time.sleep, [[[0.01], ["soon"], [600.0]], [[600.0]]], 2, heard.append)  # type: ignore[arg-type]
+    assert heard == [0.01]
+    assert time.monotonic() - began < 60
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_trainings_side_by_side_with_a_checkpoint_each(number: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fewsure", "reproduce", "regression", "--only", "maml", "--jobs", "2"]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path), "--device", "cpu", "--json"], stderr=subprocess.PIPE, text=True
+    )
+    trainings = [tmp_path / "maml" / f"trial-{number}" for number in range(2)]
+    end = time.monotonic() + 120
+    while not all((folder / "metrics.jsonl").is_file() for folder in trainings):
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    process.send_signal(number)
+    process.communicate(timeout=120)
+    assert process.returncode == 128 + number
+    assert all(Run.open(folder).has_checkpoint for folder in trainings)
+    assert not (tmp_path / "maml" / "trial-2").exists()
+
+
 def test_what_stopped_a_training_is_the_same_in_another_process() -> None:
     stopped = Stopped(Path("run"), signal.SIGTERM)
     again = pickle.loads(pickle.dumps(stopped))
@@ -294,6 +330,8 @@ def test_a_reproduction_of_classification_is_written_up(tmp_path: Path, capsys: 
 
     def trained(name: str, file: str) -> bytes:
         return (tmp_path / "out" / "maml" / name / file).read_bytes()
+
+    assert "Tuned among other options" not in page  # a scale that is learned is no option
 
     best = int(row["preset"].removeprefix("recommended, trial "))
     assert trained("seed-0", "checkpoint.safetensors") == trained(f"trial-{best}", "checkpoint.safetensors")

@@ -1,5 +1,6 @@
 """Files that are either whole or not there, also after a power cut or on a full disk."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -99,7 +100,7 @@ def _open_alone(path: Path) -> int:
         # A folder that comes from others may hold a link under this name that leads out of it.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _lock(descriptor)
             if _is_at(path, descriptor):  # else it has got its name, or is gone, while we waited
                 os.ftruncate(descriptor, 0)
                 return descriptor
@@ -107,6 +108,15 @@ def _open_alone(path: Path) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """Wait until no other process has the file locked; where a file system has no locks, that is at once."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS):
+            raise
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 from fewsure.errors import FewsureError
-from fewsure.records import field_types, optional
+from fewsure.records import field_types, is_learned, optional
 
 Options = TypeVar("Options")
 SHOWN = {int: "N", float: "X", str: "NAME", Path: "PATH"}
@@ -50,7 +50,7 @@ def add_options(parser: Parser, kind: type, *, defaults: Any = None, title: str 
     documents, types = field_documents(kind), field_types(kind)
     for field in dataclasses.fields(kind):
         default = getattr(defaults, field.name) if defaults is not None else field.default
-        if not field.metadata.get("option", True):
+        if is_learned(field):
             parser.set_defaults(**{field.name: default})
             continue
         settings, help_text = _parsing(types[field.name]), documents.get(field.name, "")

@@ -67,6 +67,11 @@ def field_types(kind: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.metadata.get("record", True)}
 
 
+def is_learned(field: "dataclasses.Field[Any]") -> bool:
+    """Whether a field of a dataclass of options is none that a user gives."""
+    return not field.metadata.get("option", True)
+
+
 def optional(hint: Any) -> tuple[Any, bool]:
     """(T, True) of `T | None`, else (hint, False)."""
     if get_origin(hint) in (Union, types.UnionType):

@@ -31,7 +31,7 @@ from fewsure.experiment import GROUPS, Experiment
 from fewsure.features.extract import nearest_mean_accuracy
 from fewsure.files import write_atomically
 from fewsure.learned import with_learned
-from fewsure.records import from_json
+from fewsure.records import from_json, is_learned
 from fewsure.report.drawing import figure_png
 from fewsure.report.figures import comparison_figure, variants_figure
 from fewsure.report.page import write_report
@@ -136,7 +136,7 @@ class Reproduction:
 
     def _require_nothing_lost(self, results: Path, kept: Collection[tuple[str, int]]) -> None:
         """Refuse to write over results other than these."""
-        lost = [f"{label}, seed {seed}" for label, seed in written(results) if (label, seed) not in kept]
+        lost = [f"{label}, seed {seed}" for label, seed in written(results, self.target) if (label, seed) not in kept]
         if lost:
             raise FewsureError(
                 f"{results} has results of {'; '.join(lost)}, of which {self.folder} has no finished run: `--beside "
@@ -265,9 +265,10 @@ def _nearest_means(experiment: Experiment) -> dict[str, Any]:
 def _options(tried: Experiment, listed: Mapping[str, Collection[str]], today: Experiment) -> dict[str, Any]:
     """The options of a trial that its list names, and those that are others than it would have today."""
     there, asked = tried.record(), today.record()
-    free = ("updates", "seed", *WITHOUT_EFFECT)
     options: dict[str, dict[str, Any]] = {}
     for group in GROUPS:
+        learned = [field.name for field in dataclasses.fields(getattr(tried, group)) if is_learned(field)]
+        free = ("updates", "seed", *WITHOUT_EFFECT, *learned)
         for name, value in there[group].items():
             if name in listed.get(group, ()) or (value != asked[group].get(name) and name not in free):
                 options.setdefault(group, {})[name] = value

@@ -73,16 +73,20 @@ def with_earlier(rows: Sequence[Row], earlier: Sequence[Row]) -> list[Row]:
     return sorted(every, key=run_of)
 
 
-def written(file: Path) -> list[tuple[str, int]]:
-    """The entries and seeds of the results in a file; none, if it is not there."""
+def written(file: Path, target: str) -> list[tuple[str, int]]:
+    """The entries and seeds of the results of an experiment in a file; none, if it is not there."""
     if not file.exists():
         return []
     try:
-        return [run_of(row) for row in read_results(file)]
+        rows = read_results(file)
+        others = sorted({row["target"] for row in rows} - {target})
+        if others:
+            raise FewsureError(f"it has results of {', '.join(others)}")
     except FewsureError as error:
         raise FewsureError(
             f"{file} is in the way of the results: move it away, or choose another --results ({error})"
         ) from None
+    return [run_of(row) for row in rows]
 
 
 def run_of(row: Row) -> tuple[str, int]:

@@ -2,21 +2,25 @@
 
 import multiprocessing
 import os
-import time
+import signal
+import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from typing import TypeVar
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any, TypeVar
 
 import torch
 
 from fewsure.errors import FewsureError
+from fewsure.workflow import StopSignal
 
 Piece = TypeVar("Piece")
 
 WAIT = 0.2
-"""Seconds between two looks at what is done."""
+"""Seconds after which it is looked whether a signal has come."""
+NO_MORE = None
+"""What a process is sent instead of a piece, to end."""
 
 
 def side_by_side(
@@ -27,42 +31,97 @@ def side_by_side(
 ) -> None:
     """Do all pieces of all chains, so many at a time. A chain is made of stages: one begins when the last is complete.
 
-    `do` must be importable in a new process. The first error stops everything else, and is raised; training that is
-    stopped in this way leaves a checkpoint. `done` hears of each piece.
+    `do` must be importable in a new process. The first error, or SIGINT or SIGTERM, stops everything else, and is
+    raised; training that is stopped in this way leaves a checkpoint. `done` hears of each piece.
     """
-    with _workers(processes) as workers:
-        ahead = [[list(stage) for stage in chain if stage] for chain in chains]
-        running: list[list[tuple[Piece, Future[None]]]] = [[] for _ in chains]
-        while any(ahead) or any(running):
-            for stages, mine in zip(ahead, running, strict=True):
-                for piece, result in [(piece, result) for piece, result in mine if result.done()]:
-                    result.result()
-                    mine.remove((piece, result))
-                    done(piece)
-                if stages and not mine:
-                    mine += [(piece, workers.submit(do, piece)) for piece in stages.pop(0)]
-            time.sleep(WAIT)
+    ahead = [deque(list(stage) for stage in chain if stage) for chain in chains]
+    left = [0] * len(ahead)  # pieces of each chain's stage that are not done yet
+    ready: deque[tuple[int, Piece]] = deque()
+    with _workers(do, processes) as idle, StopSignal() as stop:
+        busy: dict[Connection, tuple[int, Piece]] = {}
+        while True:
+            for chain, stages in enumerate(ahead):
+                if stages and not left[chain]:
+                    stage = stages.popleft()
+                    left[chain] = len(stage)
+                    ready.extend((chain, piece) for piece in stage)
+            while ready and idle:
+                worker, (chain, piece) = idle.pop(), ready.popleft()
+                _tell(worker, (piece,))
+                busy[worker] = chain, piece
+            if not busy:
+                return
+            heard = wait(list(busy), WAIT)
+            for worker in [worker for worker in busy if worker in heard]:
+                chain, piece = busy.pop(worker)
+                _take_result(worker)
+                left[chain] -= 1
+                idle.append(worker)
+                done(piece)
+            if stop():
+                raise KeyboardInterrupt if stop.received == signal.SIGINT else SystemExit(128 + stop.received)
 
 
 @contextmanager
-def _workers(processes: int) -> Iterator[Executor]:
-    """So many processes, which are ended when there is an error here or in one of them."""
-    before = set(multiprocessing.active_children())
+def _workers(do: Callable[[Any], None], processes: int) -> Iterator[list[Connection]]:
+    """Processes that do what they are sent, one piece after the other. An error here stops what they are doing."""
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, spawn, _take_a_share_of_the_cores, (processes,)) as workers:
-        try:
-            yield workers
-        except BaseException as error:
-            workers.shutdown(wait=False, cancel_futures=True)
-            for process in set(multiprocessing.active_children()) - before:
-                process.terminate()
-            if isinstance(error, BrokenProcessPool):
-                raise FewsureError(
-                    "one of the processes was killed, perhaps for lack of memory; what is finished is kept: run the "
-                    "command again, with fewer --jobs"
-                ) from error
-            raise
+    connections, started = [], []
+    try:
+        for _ in range(processes):
+            here, there = spawn.Pipe()
+            process = spawn.Process(target=_work, args=(there, do, processes), daemon=True)
+            process.start()
+            there.close()  # so that the connection ends with the process
+            connections.append(here)
+            started.append(process)
+        yield list(connections)
+        for connection in connections:
+            _tell(connection, NO_MORE)
+    except BaseException:
+        for process in started:
+            process.terminate()
+        raise
+    finally:
+        for process in started:
+            process.join()
 
 
-def _take_a_share_of_the_cores(processes: int) -> None:
+def _tell(worker: Connection, message: Any) -> None:
+    with suppress(ConnectionError):  # of a process that was killed, nothing comes back
+        worker.send(message)
+
+
+def _take_result(worker: Connection) -> None:
+    try:
+        error = worker.recv()
+    except (EOFError, ConnectionError):
+        raise FewsureError(
+            "one of the processes was killed, perhaps for lack of memory; what is finished is kept: run the command "
+            "again, with fewer --jobs"
+        ) from None
+    if error is not None:
+        raise error
+
+
+def _work(asked: Connection, do: Callable[[Any], None], processes: int) -> None:
+    """What a process does; it ends with the first error, and when there is nobody left to work for."""
+    os.setpgrp()  # Ctrl-C is for the one that asks, which stops us
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
+    error: BaseException | None = None
+    while error is None:
+        try:
+            message = asked.recv()
+        except EOFError:
+            return
+        if message is NO_MORE:
+            return
+        try:
+            do(*message)
+        except BaseException as raised:
+            error = raised
+            error.add_note(traceback.format_exc())
+        try:
+            asked.send(error)
+        except ConnectionError:
+            return

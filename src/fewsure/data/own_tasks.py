@@ -1,6 +1,6 @@
 """Tasks that a user has in Python: arrays with labels, a list of tasks, or a generator of them."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -222,13 +222,17 @@ def _names(values: Any, number: int | None) -> NDArray[np.str_]:
     """Labels as names, one for one."""
     what = "labels" if number is None else f"labels of task {number}"
     given = values.tolist() if hasattr(values, "tolist") else values
-    labels = list(given) if isinstance(given, Iterable) else []
-    if not isinstance(given, Iterable) or not all(isinstance(label, Hashable) for label in labels):
-        raise FewsureError(f"expected {what} of shape (N,), one for each example, but got {(labels or [given])[0]!r}")
+    labels = list(given) if isinstance(given, Iterable) else [given]
+    try:
+        different = set(labels)
+    except TypeError:  # it has no hash
+        different = set()
+    if not isinstance(given, Iterable) or (labels and not different):
+        raise FewsureError(f"expected {what} of shape (N,), one for each example, but got {labels[0]!r}")
     names = [str(label) for label in labels]
     if any(label is None or label != label for label in labels):
         raise FewsureError(f"expected {what} for all examples, but some are None or NaN; leave those examples out")
-    if len(set(names)) != len(set(labels)):
+    if len(set(names)) != len(different):
         raise FewsureError(f"expected {what} that read differently, but two different ones read the same")
     return np.array(names)
 

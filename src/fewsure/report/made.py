@@ -8,6 +8,7 @@ from typing import Any
 
 from fewsure.errors import FewsureError
 from fewsure.experiment import DEFAULT_PRESET, GROUPS, RANDOM_START, Experiment, load_preset
+from fewsure.records import is_learned
 from fewsure.report.facts import RunFacts, evaluated_how
 
 
@@ -31,7 +32,7 @@ def train_command(experiment: Experiment, out: Path) -> str | None:
         ours, theirs = getattr(experiment, group), getattr(base, group)
         for field in dataclasses.fields(ours):
             value = getattr(ours, field.name)
-            if field.metadata.get("option", True) and value != getattr(theirs, field.name):
+            if not is_learned(field) and value != getattr(theirs, field.name):
                 words += _words(field.name, value)
     return shlex.join([*words, "--out", str(out)])
 

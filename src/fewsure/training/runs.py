@@ -56,7 +56,7 @@ LEARNED_FILES = {
 """What is learned from validation tasks → the file of a run that keeps it."""
 LEARNED_LIMITS = {
     "noise_std": (1e-100, 1e100),
-    "softmax_temperature": (1e-10, 1e10),
+    "softmax_temperature": (1e-15, 1e15),
     "temperature_exponent": (-1.0, 1.0),
 }
 """Between which it can be: noise is in the target's own unit."""
