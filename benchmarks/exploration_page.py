@@ -116,9 +116,8 @@ STAGES = {
     "Omniglot, five": (
         "Omniglot, small: five networks of SImPa and of BMAML",
         "As in the table of mixtures on a small Omniglot, with the temperature of the mixture, learned from 1,000"
-        " validation tasks. Five"
-        " generators are more accurate than BMAML's five particles, with either of its steps, at a lower NLL and ECE. A"
-        " generator without hidden layers keeps its spread, and is no better for it.",
+        " validation tasks. Five generators are more accurate than BMAML's five particles, with either of its steps, at"
+        " a lower NLL and ECE. A generator without hidden layers keeps its spread, and is no better for it.",
     ),
     "CIFAR-FS": (
         "CIFAR-FS: smaller steps in a task",

@@ -291,6 +291,20 @@ def test_the_loss_of_theorem_2_is_an_upper_bound_on_many_more_draws() -> None:
     assert few.readings["KL[q(w) ‖ p(w)]"].value >= many.readings["KL[q(w) ‖ p(w)]"].value
 
 
+def test_theorem_2_has_the_arithmetic_of_an_evaluation() -> None:
+    """A generator's last layer, of 150 × 1,761 numbers, is rounded under bf16 as it is where the run is evaluated."""
+    experiment = sine_line(weight_noise=0.3, generator_hidden=(8, 150))
+    meta = experiment.algorithm.init(experiment.model, streams.generator(0, "init"))
+
+    def kl(precision: str) -> float:
+        training = dataclasses.replace(experiment.training, precision=precision)
+        of_run = dataclasses.replace(experiment, training=training)
+        return theorem_of(of_run, meta, delta=0.1, samples=4, seed=0)[0][0].readings["KL[q(w) ‖ p(w)]"].value
+
+    assert kl("float32") == kl("tf32") != kl("bf16")
+    assert kl("bf16") == pytest.approx(kl("tf32"), rel=0.05)
+
+
 def test_theorem_2_of_a_mixture_is_that_of_its_components_when_they_are_the_same() -> None:
     """Their losses and KLs are averaged over other draws; the KLs of θ add up."""
     one, two = (sine_line(weight_noise=0.3, kl="moment", components=count) for count in (1, 2))

@@ -362,7 +362,11 @@ WRONG_TABLES = {
     ),
     "a name twice": (CSV.replace("group,x,y", "group,y,y"), {}, "names of .* to differ, but `y` is there twice"),
     "the target as an input": (CSV, {"features": ("y",)}, "to be columns to predict from, but `y` is no input"),
-    "one column for two things": (CSV, {"task_column": "y"}, "a column for each thing .*, but `y` is named twice"),
+    "one column for two things": (
+        CSV,
+        {"task_column": "y"},
+        "a column for each thing .*, but `y` is named for two .*; name another for one",
+    ),
     "a list of one name": (
         CSV,
         {"features": "x"},

@@ -78,7 +78,8 @@ def feature_columns(table: Columns, named: Sequence[str], others: Sequence[str |
     for name in roles:
         if roles.count(name) > 1:
             raise FewsureError(
-                f"{table.where}: expected a column for each thing that is said of a row, but `{name}` is named twice"
+                f"{table.where}: expected a column for each thing that is said of a row, but `{name}` is named for two "
+                "of them; name another for one"
             )
     for name in named:
         if name in others:

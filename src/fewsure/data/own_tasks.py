@@ -1,5 +1,6 @@
 """Tasks that a user has in Python: arrays with labels, a list of tasks, or a generator of them."""
 
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -222,13 +223,12 @@ def _names(values: Any, number: int | None) -> NDArray[np.str_]:
     """Labels as names, one for one."""
     what = "labels" if number is None else f"labels of task {number}"
     given = values.tolist() if hasattr(values, "tolist") else values
-    labels = list(given) if isinstance(given, Iterable) else [given]
     try:
-        different = set(labels)
-    except TypeError:  # it has no hash
-        different = set()
-    if not isinstance(given, Iterable) or (labels and not different):
-        raise FewsureError(f"expected {what} of shape (N,), one for each example, but got {labels[0]!r}")
+        labels, different = list(given), set(given)
+    except TypeError:  # it is no list, or one of lists
+        raise FewsureError(
+            f"expected {what} of shape (N,), one for each example, but got {reprlib.repr(given)}"
+        ) from None
     names = [str(label) for label in labels]
     if any(label is None or label != label for label in labels):
         raise FewsureError(f"expected {what} for all examples, but some are None or NaN; leave those examples out")

@@ -218,8 +218,8 @@ def _is_data(data: Any) -> bool:
 
 def _data_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those options that are of tasks given in Python, whose sizes depend on them."""
-    known = {name: kind for given in (GivenRegression, GivenClasses) for name, kind in field_types(given).items()}
-    return {name: checked(known[name], value, name) for name, value in options.items() if name in known}
+    known = field_types(GivenRegression) | field_types(GivenClasses)
+    return {name: value for name, value in options.items() if name in known}
 
 
 def _with_options(experiment: Experiment, options: Mapping[str, Any]) -> Experiment:
