@@ -1,6 +1,12 @@
 """Shapes and types in signatures are checked while the tests run; facts are checked in double precision."""
 
+import os
+
+import torch
 from jaxtyping import install_import_hook
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, where torch comes with it
 
 install_import_hook(
     [
@@ -19,7 +25,6 @@ from collections.abc import Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
-import torch  # noqa: E402
 
 from .data_fixtures import own_data, real_data  # noqa: E402, F401 (fixtures for all tests)
 

@@ -1,7 +1,6 @@
 """Fused kernels equal the plain path, on a GPU or in Triton's interpreter (`make kernel-test`)."""
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -11,8 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="Triton is not installed; `make kernel-test` installs it")
 
 from fewsure import networks, streams
