@@ -355,6 +355,27 @@ def test_a_reproduction_of_classification_is_written_up(tmp_path: Path, capsys: 
     assert "of no entry of features-cifar-fs-1shot (simpa, maml, abml" in capsys.readouterr().err
 
 
+def test_validation_classes_join_a_last_training_with_the_temperature_that_the_best_trial_learned_from_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "features-cifar-fs-1shot"
+    monkeypatch.setitem(TARGETS, name, dataclasses.replace(TARGETS[name], joins_validation=True))
+    write_blobs(tmp_path / "data" / "features" / "cifar-fs", each=20)
+    command = ["reproduce", name, "--only", "maml", "--budget", "0.006", "--seeds", "1", "--tasks", "20", "--json"]
+    command += ["--data-root", str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    assert main(command) == 0
+
+    runs, page = tmp_path / "out" / "maml", (tmp_path / "out" / "results.md").read_text()
+    joined = json.loads((runs / "seed-0" / "config.json").read_text())
+    best = runs / joined["preset"].removeprefix("recommended, ").replace(" ", "-")
+    data = json.loads((best / "config.json").read_text())["data"]
+    learned = json.loads((best / "temperature.json").read_text())
+    assert set(learned) == {"softmax_temperature", "temperature_exponent"} <= {key for key in data if data[key] is None}
+    assert joined["data"] == data | learned | {"train_on_validation": True}
+    assert not (runs / "seed-0" / "temperature.json").exists()
+    assert "it is the best trial's, which did not." in page
+
+
 def test_a_page_names_entries_that_are_not_made_as_today() -> None:
     name = "features-cifar-fs-1shot"
     rows, page = read_results(RESULTS / f"{name}.json"), partial(results_page, unfinished=[], target=name)

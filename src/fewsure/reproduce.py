@@ -38,7 +38,7 @@ from fewsure.report.page import write_report
 from fewsure.report.results_page import results_page
 from fewsure.report.styles import run_styles
 from fewsure.results import earlier_results, run_of, with_earlier, written
-from fewsure.targets import TARGETS, changed, read_trials
+from fewsure.targets import TARGETS, read_trials
 from fewsure.training.runs import Run
 from fewsure.workflow import WITHOUT_EFFECT, evaluate_run, start_run, train_run
 
@@ -96,13 +96,18 @@ class Reproduction:
                 experiment, trial = target.trials(job.entry)[best], folder.parent / f"trial-{best}"
             else:
                 experiment = target.variants()[job.entry]
-            if target.joins_validation:
-                experiment = changed(experiment, {"data": {"train_on_validation": True}}, None)
+            if target.joins_validation and trial is not None:
+                experiment = self._joined(experiment, Run.open(trial))
             run = self._train(folder, experiment, 1.0, job.number, trial)
             found = run.evaluation() or {}
             asked: dict[str, Any] = {"tasks": self.tasks, "seed": self._seed, "stream": target.stream}
             if any(found.get(name) != value for name, value in asked.items()):
                 evaluate_run(run, self.device, **asked, quiet=self.quiet)
+
+    def _joined(self, experiment: Experiment, trial: Run) -> Experiment:
+        """With the validation classes among the training classes; what is learned from them is as the trial found it."""
+        settled: Any = with_learned(trial, self.device, quiet=self.quiet).data
+        return dataclasses.replace(experiment, data=dataclasses.replace(settled, train_on_validation=True))
 
     def _best_trial(self, method: str) -> int:
         """The number of the trial with the lowest validation NLL, of those that did not diverge."""

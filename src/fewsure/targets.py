@@ -27,7 +27,8 @@ class Target:
     folder: str | None = None
     """For `--data features`: where the features are."""
     joins_validation: bool = False
-    """Whether the validation classes join the training classes once the options are chosen, as in the paper's split."""
+    """Whether the validation classes join the training classes once the options are chosen, as in the paper's split. A
+    temperature is then that of the best trial, which should have been trained as long (`trial_share`)."""
     trial_share: float = 0.2
     """Updates of a tuning trial, as a share of the full training's."""
     test_seed: int = 1

@@ -102,6 +102,8 @@ def _predictors(rows: Sequence[Row]) -> list[str]:
             "A temperature, learned from validation tasks unless it was given, divides outputs before the softmax; its",
             "values are with the single runs.",
         ]
+    if any(row.get("train_on_validation") and _temperature(row) != Temperature() for row in rows):
+        lines += ["Of full trainings that take the validation classes too, it is the best trial's, which did not."]
     if any(temperature.of_mixture for temperature in temperatures):
         lines += ["Outputs are then the logarithms of class probabilities that are averaged over the sampled networks."]
     if any(temperature.exponent for temperature in temperatures):
