@@ -401,6 +401,31 @@ def test_a_round_with_five_generators_on_omniglot_was_accurate_and_not_sure_enou
     assert abs(wide["accuracy"] - narrow["accuracy"]) < 0.005
 
 
+def test_a_short_round_on_omniglot_was_behind_the_long_one_and_its_simpa_trained_badly() -> None:
+    tried = [run for run in TRIED if run["stage"] == "Omniglot, short"]
+    long = {run["method"]: run for run in TRIED if run["stage"] == "Omniglot, tempered" and "tasks" in run["changed"]}
+    short, trials = (
+        {run["method"]: run for run in reversed(tried) if "nll" in run and ("tasks" in run["changed"]) == of_test}
+        for of_test in (True, False)
+    )
+    assert set(short) == set(trials) == set(long) == set(ALGORITHMS)
+    for runs, score in ((trials, "nll"), (trials, "accuracy"), (short, "accuracy")):
+        assert (min if score == "nll" else max)(runs, key=lambda name: runs[name][score]) == "simpa"
+    for name, run in short.items():
+        assert (run["accuracy"] < long[name]["accuracy"]) == (name != "abml")
+        assert (run["ece"] < 0.005) == (run["ece"] < 0.01) == (name != "simpa")
+        assert 1 < run["loss"] / trials[name]["loss"] < (2 if name == "simpa" else 1.2)
+    assert short["simpa"]["loss"] > 1.8 * trials["simpa"]["loss"]
+    (seed,) = (run for run in tried if "nll" not in run)
+    assert seed["loss"] < 1.15 * trials["simpa"]["loss"]
+    (fast,) = (run for run in tried if run["method"] == "simpa" and run["changed"]["lr"] == 0.004)
+    assert fast["loss"] > 1.4 * trials["simpa"]["loss"]
+    (linear,) = (run for run in tried if run["changed"].get("generator_hidden") == [])
+    assert linear["loss"] > 2 * trials["simpa"]["loss"]
+    assert linear["nll"] > trials["simpa"]["nll"]
+    assert short["abml"]["std"] == pytest.approx(0.003, rel=0.2)
+
+
 def test_five_generators_on_a_small_omniglot_are_ahead_of_five_particles() -> None:
     tried = [run for run in TRIED if run["stage"] == "Omniglot, five"]
     simpa, bmaml = ([run for run in tried if run["method"] == method] for method in ("simpa", "bmaml"))
@@ -427,8 +452,9 @@ def test_with_less_noise_methods_of_one_gaussian_are_eight_to_seventeen_points_b
 def test_the_page_of_what_was_tried_shows_every_run() -> None:
     text = (ROOT / "docs" / "exploration.md").read_text()
     for run in TRIED:
-        first = run["mse"] if "mse" in run else run["accuracy"]
-        assert f"| {run['updates']:,} | {first:.3f} | {run['ece']:.4f}" in text
+        scores = [run[score] for score in ("mse", "accuracy") if score in run]
+        first = f"{scores[0]:.3f} | {run['ece']:.4f}" if scores else "– | –"
+        assert f"| {run['updates']:,} | {first}" in text
 
 
 @pytest.mark.parametrize("stage", ["Omniglot, small", "Omniglot"])

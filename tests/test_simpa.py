@@ -233,6 +233,7 @@ def test_the_loss_of_a_mixture_is_the_mean_of_its_components_and_each_has_its_ow
         thirds = {part: {name: value / 3 for name, value in params.items()} for part, params in alone.items()}
         assert_close(split(gradient, 3)[number], thirds, 1e-12)
         total += float(terms["loss"]) / 3
+        assert float(info[f"loss.{number + 1}"]) == pytest.approx(float(terms["loss"]), rel=1e-12)
     assert float(info["loss"]) == pytest.approx(total, rel=1e-12)
     assert set(meta) == {f"{part}{suffix}" for part in split(meta, 1)[0] for suffix in ("", ".2", ".3")}
 

@@ -122,7 +122,8 @@ def train_run(
     with ProgressLine(f"training {run.experiment.algorithm_name}", quiet=quiet) as line, StopSignal() as stop:
 
         def show(progress: Progress) -> None:
-            terms = "  ".join(f"{name} {value:.4g}" for name, value in progress.means.items())
+            shown = {name: value for name, value in progress.means.items() if "." not in name}  # parts of others
+            terms = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
             line.show(progress.update, progress.updates, f"{progress.tasks_per_second:,.0f} tasks/s  {terms}")
 
         train(
