@@ -105,7 +105,7 @@ class Reproduction:
                 evaluate_run(run, self.device, **asked, quiet=self.quiet)
 
     def _joined(self, experiment: Experiment, trial: Run) -> Experiment:
-        """With the validation classes among the training classes; what is learned from them is as the trial found it."""
+        """With validation classes among the training classes; what is learned from them is as the trial found it."""
         settled: Any = with_learned(trial, self.device, quiet=self.quiet).data
         return dataclasses.replace(experiment, data=dataclasses.replace(settled, train_on_validation=True))
 
