@@ -12,6 +12,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fewsure.algorithms import ALGORITHMS
@@ -28,6 +29,7 @@ from fewsure.targets import SEVERAL, TARGETS, Target
 from fewsure.training.runs import Run
 from fewsure.workflow import Stopped
 
+from .data_files import python2_pickle, write_tree
 from .helpers import write_blobs
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -353,6 +355,30 @@ def test_a_reproduction_of_classification_is_written_up(tmp_path: Path, capsys: 
     (tmp_path / "out" / "results.json").unlink()
     assert main([*command, "--collect"]) == 2
     assert "of no entry of features-cifar-fs-1shot (simpa, maml, abml" in capsys.readouterr().err
+
+
+def test_tiered_imagenet_is_reproduced_from_the_published_files(
+    own_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random = np.random.default_rng(0)
+    for split, classes in (("train", 12), ("val", 8), ("test", 8)):
+        centres = np.repeat(random.standard_normal((classes, 640)), 20, axis=0)
+        features = (centres + 3 * random.standard_normal(centres.shape)).astype(np.float32)
+        keys = np.array([f"{row}-{split}{row // 20}-image{row}.JPEG".encode() for row in range(len(features))])
+        content = python2_pickle({"embeddings": features, "labels": np.arange(len(features)) // 20, "keys": keys})
+        write_tree(own_data / "tiered-imagenet-leo", {f"{split}_embeddings.pkl": content})
+    command = ["reproduce", "tiered-imagenet-1shot", "--only", "maml", "--budget", "0.006", "--seeds", "1"]
+    command += ["--tasks", "20", "--out", str(tmp_path / "out"), "--device", "cpu", "--json"]
+    assert main(command) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["data"], row["way"], row["shot"], row["tasks"], row["updates"]) == ("tiered-imagenet-leo", 5, 1, 20, 3)
+    assert len(row["trials"]) == 3
+    nearest = f"{row['nearest_mean']['accuracy']['mean']:.4f}"
+    page = (tmp_path / "out" / "results.md").read_text()
+    assert f"The nearest class mean of the same features, scaled to length 1: {nearest}" in page
+    assert (tmp_path / "out" / "report.html").is_file()
+    simpa = results_page([row | {"label": "simpa", "algorithm": "simpa"}], [], "tiered-imagenet-1shot")
+    assert "| 0.7026 / – / – |" in simpa  # what the paper prints
 
 
 def test_validation_classes_join_a_last_training_with_the_temperature_that_the_best_trial_learned_from_them(
