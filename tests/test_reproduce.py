@@ -274,6 +274,12 @@ def test_a_stage_begins_when_the_last_one_is_complete() -> None:
     assert order.index(5) < order.index(6)
 
 
+def test_work_side_by_side_completes_what_comes_first_before_what_comes_later() -> None:
+    order: list[int] = []
+    side_by_side(operator.neg, [[[1, 2], [3]], [[4], [5]]], 1, order.append)  # type: ignore[arg-type]
+    assert order == [1, 2, 3, 4, 5]
+
+
 def test_an_evaluation_of_other_tasks_is_not_taken_for_the_experiments(tmp_path: Path) -> None:
     command = ["reproduce", "regression", "--budget", "0.001", "--seeds", "1", "--tasks", "20", "--device", "cpu"]
     command += ["--out", str(tmp_path), "--only", "maml", "--json"]

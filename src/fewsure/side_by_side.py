@@ -31,12 +31,13 @@ def side_by_side(
 ) -> None:
     """Do all pieces of all chains, so many at a time. A chain is made of stages: one begins when the last is complete.
 
+    Of pieces that can be begun, those of an earlier chain come first, so that it is complete before later ones.
     `do` must be importable in a new process. The first error, or SIGINT or SIGTERM, stops everything else, and is
     raised; training that is stopped in this way leaves a checkpoint. `done` hears of each piece.
     """
     ahead = [deque(list(stage) for stage in chain if stage) for chain in chains]
     left = [0] * len(ahead)  # pieces of each chain's stage that are not done yet
-    ready: deque[tuple[int, Piece]] = deque()
+    ready: list[list[Piece]] = [[] for _ in chains]
     with _workers(do, processes) as idle, StopSignal() as stop:
         busy: dict[Connection, tuple[int, Piece]] = {}
         while True:
@@ -44,9 +45,10 @@ def side_by_side(
                 if stages and not left[chain]:
                     stage = stages.popleft()
                     left[chain] = len(stage)
-                    ready.extend((chain, piece) for piece in stage)
-            while ready and idle:
-                worker, (chain, piece) = idle.pop(), ready.popleft()
+                    ready[chain] = stage
+            while idle and any(ready):
+                chain = next(number for number, pieces in enumerate(ready) if pieces)
+                worker, piece = idle.pop(), ready[chain].pop(0)
                 _tell(worker, (piece,))
                 busy[worker] = chain, piece
             if not busy:

@@ -69,7 +69,7 @@ class Reproduce(Common):
     seeds: int = 3
     """Trainings of each entry, with seeds 0, 1, …"""
     jobs: int = 1
-    """Trainings at a time, each in a process of its own."""
+    """Trainings at a time, each in a process of its own; of methods, those that are named first are finished first."""
     tasks: int = 1000
     """Test tasks."""
     out: Path | None = None
