@@ -120,14 +120,13 @@ STAGES = {
         " hyper-prior counts as little as its KL, a temperature that is the mixture's (`temperature_of`), and other"
         " test tasks. It was meant as a round of results, too, and is none. SImPa has the lowest NLL on validation"
         " classes, and is the most accurate on both, but its ECE on test classes is above 0.01, and all methods but"
-        " ABML are behind the last table, which has five times the updates: what validation classes say of so short a"
-        " training does not hold for test classes. The other methods' ECE is below 0.005: a temperature does for a"
-        " training as long as the one that it was learned of. SImPa's training loss stops falling in the middle of the"
-        " full training, and ends at nearly twice that of the trial with the same options. It did so again in a second"
-        " run of it; with another seed (the row without scores) it does not, and with twice the learning rate a"
-        " trial's ends higher, too. So 2e-3 seems to be near the highest that five such generators bear, and R₀, which"
-        " hardly counts here, not the reason. ABML's standard deviation stays where it began. Generators without"
-        " hidden layers have twice the training loss and a higher NLL.",
+        " ABML are behind the last table, which has five times the updates. The other methods' ECE is below 0.005: a"
+        " temperature does for a training as long as the one that it was learned of. SImPa's training loss stops"
+        " falling in the middle of the full training, and ends at nearly twice that of the trial with the same"
+        " options. It did so again in a second run of it, and not with another seed (the rows without scores), and"
+        " with twice the learning rate a trial's ends higher, too. So 2e-3 seems to be near the highest that five such"
+        " generators bear, and R₀, which hardly counts here, not the reason. ABML's standard deviation stays where it"
+        " began. Generators without hidden layers have twice the training loss and a higher NLL.",
     ),
     "Omniglot, five": (
         "Omniglot, small: five networks of SImPa and of BMAML",
