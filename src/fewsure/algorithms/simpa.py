@@ -184,7 +184,7 @@ class Simpa:
         squared_norms = [squared_norm for _, squared_norm in drawn]
         found = [upper_level(*each) for each in zip(adapted, seen, losses, squared_norms, strict=True)]
         info = {name: torch.stack([terms[name] for _, terms in found]).mean() for name in found[0][1]}
-        if self.components > 1:  # they learn apart, and one may come to nothing
+        if self.components > 1:  # they learn apart, and need not learn alike
             info |= {f"loss.{number}": terms["loss"] for number, (_, terms) in enumerate(found, start=1)}
         return torch.stack([objective for objective, _ in found]).mean(), info
 
