@@ -30,11 +30,12 @@ from fewsure.metrics.calibration import LEVELS, calibration_errors, quantile_rel
 from fewsure.report import page as page_module
 from fewsure.report.curves import thinned
 from fewsure.report.drawing import Drawing
+from fewsure.report.figures import OwnedResult, comparison_drawings
 from fewsure.report.gallery import confident_mistakes
 from fewsure.report.made import train_command
 from fewsure.report.page import write_report
 from fewsure.report.reference import FIGURE_3, SINE_LINE_5_SHOT, TABLE_1, printed_for
-from fewsure.report.styles import ALGORITHM_COLOURS, SPARE_COLOURS, run_styles
+from fewsure.report.styles import ALGORITHM_COLOURS, SPARE_COLOURS, RunStyle, run_styles
 from fewsure.report.tables import evaluation_tables
 from fewsure.report.ties import best_and_tied
 from fewsure.report.unseen import predict_unseen, predict_unseen_images
@@ -429,6 +430,26 @@ def test_the_data_behind_the_figures_are_the_results(written: list[Path], runs: 
     assert [float(row["value"]) for row in rows("training_kl") if row["quantity"] == "kl"] == simpa
     printed = [float(row["observed"]) for row in rows("reliability") if row["method"] == "paper: SImPa"]
     assert tuple(printed) == SINE_LINE_5_SHOT["simpa"].reliability
+
+
+@pytest.mark.parametrize(("target", "shown"), [("omniglot", "error"), ("cifar-fs-1shot", "accuracy")])
+def test_where_nearly_all_is_right_bars_show_what_is_wrong(target: str, shown: str) -> None:
+    results = json.loads((Path(__file__).resolve().parents[1] / "results" / f"{target}.json").read_text())
+    owned = [OwnedResult(row, RunStyle(row["label"], "#000000"), "") for row in results]
+    scores, *_ = comparison_drawings(target, target, owned)
+    assert scores.name == f"{shown}_{target}"
+    assert f"{target}: {shown} on unseen tasks" in scores.caption
+    (axes,) = scores.figure.axes
+    assert (axes.get_title().lower().split()[0], "wrong" in axes.get_xlabel()) == (shown, shown == "error")
+    drawn = {row["method"]: row for row in scores.rows}
+    assert {row["score"] for row in scores.rows} == {shown}
+    for row in results:
+        value, reach = row["accuracy"]["mean"], row["accuracy"]["ci95"]
+        right = [1 - value, 1 - value - reach, 1 - value + reach] if shown == "error" else None
+        expected = right or [value, value - reach, value + reach]
+        assert [drawn[row["label"]][key] for key in ("value", "low", "high")] == pytest.approx(expected)
+    if target == "omniglot":
+        assert drawn["paper: SImPa"]["value"] == pytest.approx(1 - TABLE_1["omniglot", 1]["simpa"].accuracy)
 
 
 def test_what_is_said_under_the_pointer_stands_where_the_marker_is(page: str, written: list[Path]) -> None:

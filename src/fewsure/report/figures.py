@@ -17,6 +17,8 @@ from fewsure.report.styles import VERMILLION, RunStyle
 STUDENT_97_5 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """The 97.5 % quantile of Student's distribution with 1, 2, … degrees of freedom; the last one for more."""
 ERRORS = ("ece", "mce")
+EASY = 0.9
+"""Where every accuracy is above it, bars show what is wrong: those of what is right would look alike."""
 
 
 class OwnedResult(NamedTuple):
@@ -33,8 +35,8 @@ def comparison_drawings(name: str, title: str, results: Sequence[OwnedResult]) -
     The paper's figures stand below ours, in the same colour.
     """
     classifies = "accuracy" in results[0].result
-    bars = _bars(results)
-    figure_number, score = (3, "accuracy") if classifies else (2, "error")
+    bars, score = _bars(results)
+    figure_number, shown = 3 if classifies else 2, "accuracy" if score is ACCURACY else "error"
     scored = [bar for bar in bars if bar.score is not None]
     calibrated = [bar for bar in bars if bar.errors]
     reliable = [bar for bar in bars if bar.reliability[0]]
@@ -45,8 +47,8 @@ def comparison_drawings(name: str, title: str, results: Sequence[OwnedResult]) -
         made = Drawing(f"{panel}_{name}", caption, Figure(figsize=(PANEL, height), layout="constrained"))
         return made, made.figure.add_subplot()
 
-    scores, axes = drawing(score, f"{score} on unseen tasks with 95 % intervals", scored, _bars_height(scored, 0.42))
-    _draw_scores(axes, scores, scored, classifies)
+    scores, axes = drawing(shown, f"{shown} on unseen tasks with 95 % intervals", scored, _bars_height(scored, 0.42))
+    _draw_scores(axes, scores, scored, score)
     reliability, axes = drawing("reliability", "reliability", reliable, 3.7 + legend_height(len(reliable) + 1, 2))
     legend_below(reliability.figure, _draw_reliability(axes, reliability, reliable, classifies), columns=2)
     says = "expected and maximum calibration error with 95 % intervals"
@@ -59,11 +61,11 @@ def comparison_figure(results: Sequence[Mapping[str, Any]], styles: Sequence[Run
     """The same three panels side by side in one figure."""
     classifies = "accuracy" in results[0]
     owned = [OwnedResult(result, style, "") for result, style in zip(results, styles, strict=True)]
-    bars = _bars(owned)
+    bars, score = _bars(owned)
     figure = Figure(figsize=(WIDTH, max(4.2, 0.5 * len(bars) + 2.2)), layout="constrained")
     drawing = Drawing("comparison", "", figure)
     scores = figure.add_subplot(1, 3, 1)
-    _draw_scores(scores, drawing, bars, classifies)
+    _draw_scores(scores, drawing, bars, score)
     errors = figure.add_subplot(1, 3, 2, sharey=scores)
     _draw_errors(errors, drawing, bars)
     errors.tick_params(labelleft=False)
@@ -118,6 +120,20 @@ class _Value(NamedTuple):
     high: float | None = None
 
 
+class _Score(NamedTuple):
+    """What the first panel shows."""
+
+    name: str
+    title: str
+    unit: str
+    digits: int
+
+
+MSE = _Score("mse", "Error (lower is better)", "mean squared error (unit of y, squared)", 2)
+ACCURACY = _Score("accuracy", "Accuracy (higher is better)", "share of query points that are right", 4)
+WRONG = _Score("error", "Error (lower is better)", "share of query points that are wrong", 4)
+
+
 class _Bar(NamedTuple):
     """One row of the bar charts and one line of the reliability diagram."""
 
@@ -132,7 +148,8 @@ class _Bar(NamedTuple):
     """What was expected, and what was observed."""
 
 
-def _bars(results: Sequence[OwnedResult]) -> list[_Bar]:
+def _bars(results: Sequence[OwnedResult]) -> tuple[list[_Bar], _Score]:
+    """The rows, ours each before what the paper prints, and what their score is."""
     bars = []
     printed_figures = printed_once([result for result, _, _ in results])
     for (result, style, owner), printed in zip(results, printed_figures, strict=True):
@@ -142,7 +159,18 @@ def _bars(results: Sequence[OwnedResult]) -> list[_Bar]:
         bars.append(_Bar(style.label, style.colour, owner, False, value, errors, _reliability(result["reliability"])))
         if printed is not None:
             bars.append(_paper_bar(printed, style.colour, f"{owner} {PAPER}".strip()))
-    return bars
+    if "accuracy" not in results[0].result:
+        return bars, MSE
+    if min(bar.score.value for bar in bars if bar.score is not None) <= EASY:
+        return bars, ACCURACY
+    return [bar._replace(score=_wrong(bar.score)) for bar in bars], WRONG
+
+
+def _wrong(right: _Value | None) -> _Value | None:
+    """What is left of an accuracy."""
+    if right is None or right.low is None or right.high is None:
+        return None if right is None else _Value(1 - right.value)
+    return _Value(1 - right.value, 1 - right.high, 1 - right.low)
 
 
 def _paper_bar(printed: Printed | PrintedAccuracy, colour: str, owner: str) -> _Bar:
@@ -176,15 +204,11 @@ def _bars_height(bars: Sequence[_Bar], each: float) -> float:
     return 1.3 + each * max(len(bars), 2)
 
 
-def _draw_scores(axes: Axes, drawing: Drawing, bars: Sequence[_Bar], classifies: bool) -> None:
-    name = "accuracy" if classifies else "mse"
+def _draw_scores(axes: Axes, drawing: Drawing, bars: Sequence[_Bar], score: _Score) -> None:
     for position, bar in enumerate(bars):
         if bar.score is not None:
-            _draw_bar(axes, drawing, bar, name, (position, 0.7), bar.score, "{:.4f}" if classifies else "{:.2f}")
-    if classifies:
-        axes.set(title="Accuracy (higher is better)", xlabel="share of query points that are right")
-    else:
-        axes.set(title="Error (lower is better)", xlabel="mean squared error (unit of y, squared)")
+            _draw_bar(axes, drawing, bar, score.name, (position, 0.7), bar.score, f"{{:.{score.digits}f}}")
+    axes.set(title=score.title, xlabel=score.unit)
     _finish_bars(axes, bars)
 
 
