@@ -1,5 +1,6 @@
 """What README and docs claim of the committed results holds in them, and the pages are what the JSON says."""
 
+import dataclasses
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from fewsure.algorithms import ALGORITHMS
+from fewsure.experiment import load_preset
 from fewsure.report.reference import SINE_LINE_5_SHOT, TABLE_1
 from fewsure.report.results_page import results_page
 from fewsure.results import read_results
@@ -176,6 +178,13 @@ def test_simpa_on_omniglot_is_the_most_accurate_of_all_methods_and_bmaml_follows
     assert simpa["components"] == bmaml["samples"] == 5
     assert simpa["train_seconds"] < 95  # alone on the GPU
     assert simpa["seconds"] < 70  # 100,000 tasks with 32 samples each
+
+
+@pytest.mark.parametrize("method", ALGORITHMS)
+def test_the_recommended_preset_of_omniglot_is_the_best_trial_of_each_method(method: str) -> None:
+    best = min(by_method("omniglot")[method]["trials"], key=lambda trial: trial["nll"]["mean"])
+    preset, tried = load_preset("recommended", method, "omniglot"), TARGETS["omniglot"].trials(method)
+    assert dataclasses.replace(tried[best["trial"]], preset="recommended") == preset
 
 
 def test_every_method_on_omniglot_is_calibrated_but_for_rare_predictions() -> None:
