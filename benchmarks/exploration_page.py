@@ -118,9 +118,9 @@ STAGES = {
         " temperature, on test classes, whose figures were seen: they were meant as a round of results. It is"
         " none, since SImPa's ECE is above what it was with one generator in the first results. Two things went wrong."
         " SImPa's training loss at the end is no lower than after a training of a fifth, where other methods' has"
-        " halved: see the last table. And a temperature that another, shorter training has learned fits one network,"
-        " but not a mixture, whose parts come to disagree more. ABML's standard deviation grows from 0.003 to 0.18 in"
-        " the long training: its hyper-prior, which 1,000 tasks share, pulls harder than the loss of 400,000.",
+        " halved: see the next two tables. And a temperature that another, shorter training has learned fits one"
+        " network, but not a mixture, whose parts come to disagree more. ABML's standard deviation grows from 0.003 to"
+        " 0.18 in the long training: its hyper-prior, which 1,000 tasks share, pulls harder than the loss of 400,000.",
     ),
     "Omniglot, short": (
         "Omniglot: the same with 4,000 updates, and a temperature of the mixture",
@@ -163,14 +163,14 @@ STAGES = {
         " figures were seen: what changed after the first is all in this table, after the second only the learned"
         " temperature was added, after the third its dependence on the task (measured on validation classes alone,"
         " [here](task-temperature.md)) and more updates, after the fourth it was learned from 1,000 tasks instead of"
-        " 200; the test tasks are others each time. Rows with more noise are the first results of methods whose weights"
-        " began with too much of it (see the next table). Images that are"
-        " shifted by up to 2 pixels and mirrored narrow the gap between training and unseen classes, for MAML and"
-        " SImPa alike. A generator that starts around the base network's weights makes SImPa MAML's equal, and a"
-        " small one does: without a KL its spread goes to zero, and 32 samples are one network. Noise on the weights"
-        " costs more than 32 samples give back, down to the smallest tried. A mixture of three generators, which"
-        " adapt each by itself, is more accurate than MAML and not sure enough of it: hence the temperature that"
-        " validation tasks choose.",
+        " 200; the test tasks are others each time. Rows with more noise are the first results of methods whose"
+        " weights began with too much of it (0.05, PLATIPUS 0.1: see the next table), with one shot on the same test"
+        " tasks as the results. Images that are shifted by up to 2 pixels and mirrored narrow the gap between"
+        " training and unseen classes, for MAML and SImPa alike. A generator that starts around the base network's"
+        " weights makes SImPa MAML's equal, and a small one does: without a KL its spread goes to zero, and 32"
+        " samples are one network. Noise on the weights costs more than 32 samples give back, down to the smallest"
+        " tried. A mixture of three generators, which adapt each by itself, is more accurate than MAML and not sure"
+        " enough of it: hence the temperature that validation tasks choose.",
     ),
     "photographs, small": (
         "CIFAR-FS: the noise that weights begin with",

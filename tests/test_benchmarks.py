@@ -57,3 +57,20 @@ def test_the_page_on_samples_of_the_kl_is_what_the_command_writes(tmp_path: Path
     assert abs(last["bias"]) < 0.01  # the corrected estimate is right on average
     errors = [row["gradient_error"] for row in record["rows"]]
     assert errors == sorted(errors, reverse=True)  # and only more samples make its gradient less noisy
+
+
+def test_results_are_added_to_what_was_tried_with_the_options_of_their_trials() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "explore.py"), run_name="benchmark")
+    results = json.loads((ROOT / "results" / "omniglot.json").read_text())
+    for result, row in zip(results, script["added"](ROOT / "results" / "omniglot.json", (), "a round"), strict=True):
+        assert row["method"] == result["algorithm"]
+        assert [row["accuracy"], row["nll"]] == [result[score]["mean"] for score in ("accuracy", "nll")]
+        assert row["changed"].pop("tasks") == "100,000 of the test classes, a round"
+        assert row["changed"].pop("softmax_temperature") == round(result["softmax_temperature"], 2)
+        best = min(result["trials"], key=lambda trial: trial["nll"]["mean"])["options"]
+        assert row["changed"] == {name: value for group in best.values() for name, value in group.items()}
+    (row,) = script["added"](ROOT / "results" / "regression.json", ("bmaml",), "a round")
+    assert row["method"] == "bmaml"
+    assert "mse" in row
+    with pytest.raises(SystemExit, match="expected results of methods with tuning trials, but"):
+        list(script["added"](ROOT / "results" / "ablation.json", (), "a round"))

@@ -445,8 +445,8 @@ def test_where_nearly_all_is_right_bars_show_what_is_wrong(target: str, shown: s
     assert {row["score"] for row in scores.rows} == {shown}
     for row in results:
         value, reach = row["accuracy"]["mean"], row["accuracy"]["ci95"]
-        right = [1 - value, 1 - value - reach, 1 - value + reach] if shown == "error" else None
-        expected = right or [value, value - reach, value + reach]
+        value = 1 - value if shown == "error" else value
+        expected = [value, value - reach, value + reach]
         assert [drawn[row["label"]][key] for key in ("value", "low", "high")] == pytest.approx(expected)
     if target == "omniglot":
         assert drawn["paper: SImPa"]["value"] == pytest.approx(1 - TABLE_1["omniglot", 1]["simpa"].accuracy)

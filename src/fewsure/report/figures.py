@@ -36,7 +36,7 @@ def comparison_drawings(name: str, title: str, results: Sequence[OwnedResult]) -
     """
     classifies = "accuracy" in results[0].result
     bars, score = _bars(results)
-    figure_number, shown = 3 if classifies else 2, "accuracy" if score is ACCURACY else "error"
+    figure_number, measured = 3 if classifies else 2, "accuracy" if score is ACCURACY else "error"
     scored = [bar for bar in bars if bar.score is not None]
     calibrated = [bar for bar in bars if bar.errors]
     reliable = [bar for bar in bars if bar.reliability[0]]
@@ -47,7 +47,8 @@ def comparison_drawings(name: str, title: str, results: Sequence[OwnedResult]) -
         made = Drawing(f"{panel}_{name}", caption, Figure(figsize=(PANEL, height), layout="constrained"))
         return made, made.figure.add_subplot()
 
-    scores, axes = drawing(shown, f"{shown} on unseen tasks with 95 % intervals", scored, _bars_height(scored, 0.42))
+    says, height = f"{measured} on unseen tasks with 95 % intervals", _bars_height(scored, 0.42)
+    scores, axes = drawing(measured, says, scored, height)
     _draw_scores(axes, scores, scored, score)
     reliability, axes = drawing("reliability", "reliability", reliable, 3.7 + legend_height(len(reliable) + 1, 2))
     legend_below(reliability.figure, _draw_reliability(axes, reliability, reliable, classifies), columns=2)
@@ -163,13 +164,13 @@ def _bars(results: Sequence[OwnedResult]) -> tuple[list[_Bar], _Score]:
         return bars, MSE
     if min(bar.score.value for bar in bars if bar.score is not None) <= EASY:
         return bars, ACCURACY
-    return [bar._replace(score=_wrong(bar.score)) for bar in bars], WRONG
+    return [bar if bar.score is None else bar._replace(score=_wrong(bar.score)) for bar in bars], WRONG
 
 
-def _wrong(right: _Value | None) -> _Value | None:
+def _wrong(right: _Value) -> _Value:
     """What is left of an accuracy."""
-    if right is None or right.low is None or right.high is None:
-        return None if right is None else _Value(1 - right.value)
+    if right.low is None or right.high is None:
+        return _Value(1 - right.value)
     return _Value(1 - right.value, 1 - right.high, 1 - right.low)
 
 

@@ -35,7 +35,7 @@ def results_page(rows: Sequence[Row], unfinished: Sequence[Row], target: str) ->
     entries.sort(key=lambda entry: mean(row["ece"] for row in entry[1]))
     tasks = " or ".join(f"{count:,}" for count in sorted({row["tasks"] for row in rows}))
     updates = " or ".join(f"{count:,}" for count in sorted({row["updates"] for row in rows}))
-    caption = f"{score.upper() if score == 'mse' else score}, calibration and reliability beside the paper's"
+    caption = f"{'MSE' if score == 'mse' else 'accuracy or error'}, calibration and reliability beside the paper's"
     if target == "ablation":
         caption = "MSE and ECE of every variant: each seed, and the mean with its 95 % interval over seeds"
     headers = ("entry", "seeds", "samples", *_scores(score), f"{' / '.join(_printed_scores(score))} in the paper")
