@@ -1,12 +1,14 @@
 """SImPa: what is shared, what sends gradients where, and each clip and KL option."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from fewsure.algorithms.mixture import split
+from fewsure.algorithms.mixture import behind, split
 from fewsure.algorithms.simpa import MOST_COMPONENTS, Simpa
+from fewsure.cli import main
 from fewsure.divergences import gaussian_kl
 from fewsure.errors import FewsureError
 from fewsure.evaluation import SAMPLES
@@ -260,6 +262,32 @@ def test_a_mixture_adapts_each_component_by_itself_and_shares_out_the_samples() 
 def test_a_mixture_trains_alike_vectorised_and_looped() -> None:
     algorithm = small_simpa(kl="moment", first_order=False, components=2)
     assert_vectorised_equals_loop(algorithm, MODEL, meta_batch(algorithm))
+
+
+def test_components_with_twice_the_loss_of_the_best_at_the_end_have_learned_badly() -> None:
+    early = [{"loss": 1.0, "loss.1": 1.9, "loss.2": 0.1, "loss.3": 1.0}] * 18
+    late = [
+        {"loss": 0.1, "loss.1": 0.1, "loss.2": 0.21, "loss.3": 0.15},
+        {"loss.1": 0.1, "loss.2": 0.19, "loss.3": 0.26},
+    ]
+    assert behind(early + late) == [3]  # 0.205 of 0.1 twice: the last tenth is two lines
+    assert behind(early + late[:1]) == [2]
+    assert behind([{"loss": 0.1}]) == behind([]) == []  # one generator, or none that learned
+
+
+def test_a_mixture_whose_generators_learn_unlike_says_so_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "simpa", "--preset", "quickstart", "--updates", "2", "--tasks", "2", "--components", "2"]
+    command += ["--device", "cpu"]
+    assert main([*command, "--out", str(tmp_path / "alike")]) == 0
+    assert "generators whose loss" not in capsys.readouterr().err
+    monkeypatch.setattr("fewsure.commands.train.behind", lambda log: [2] if "loss.2" in log[-1] else [])
+    assert main([*command, "--out", str(tmp_path / "unlike")]) == 0
+    said = capsys.readouterr().err
+    assert (
+        "generators whose loss ended at more than 2 times that of the best: 2; a larger --inner-lr or a lower" in said
+    )
 
 
 def test_a_mixture_has_no_more_components_than_networks_predict() -> None:

@@ -5,11 +5,16 @@ The parts of all components lie side by side under names of their own, those of 
 its components' risks, and its KL at most the mean of their KLs: with these, a theorem holds for the mixture.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import Any
 
 import torch
 
-from fewsure.types import Noise, Parts
+from fewsure.types import Info, Noise, Parts
+
+BEHIND = 2.0
+"""A component with so many times the loss of the best has learned badly."""
 
 
 def joined(components: Sequence[Parts]) -> Parts:
@@ -35,6 +40,30 @@ def shared_out(noise: Noise, names: Sequence[str], components: int) -> list[Nois
     """The noise of each component: of these names its share of the rows, of the others all."""
     shares = {name: torch.tensor_split(noise[name], components) for name in names if name in noise}
     return [noise | {name: share[number] for name, share in shares.items()} for number in range(components)]
+
+
+def of_each(components: Sequence[Info]) -> Info:
+    """What a log has of each component, where there are several: they learn apart, and need not learn alike."""
+    several = components if len(components) > 1 else []
+    return {_loss(number): info["loss"] for number, info in enumerate(several, start=1)}
+
+
+def behind(log: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The components, numbered from 1, that have learned badly by the last tenth of a training's log.
+
+    >>> behind([{"loss": 0.3, "loss.1": 0.1, "loss.2": 0.5}])
+    [2]
+    """
+    last = [line for line in log[-max(1, len(log) // 10) :] if _loss(1) in line]
+    if not last:
+        return []
+    count = sum(name.startswith(_loss("")) for name in last[0])
+    reached = {number: mean(line[_loss(number)] for line in last) for number in range(1, count + 1)}
+    return [number for number, loss in reached.items() if loss > BEHIND * min(reached.values())]
+
+
+def _loss(number: int | str) -> str:
+    return f"loss.{number}"
 
 
 def _named(part: str, number: int) -> str:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fewsure.adaptation import detach, gradient_of, require_clip_norm, take_step, without_rounded
-from fewsure.algorithms.mixture import joined, shared_out, split
+from fewsure.algorithms.mixture import joined, of_each, shared_out, split
 from fewsure.bounds import theorem_1, theorem_2
 from fewsure.divergences import critic_estimate, isotropic_kl, moment_kl, semi_implicit_kl, standardise
 from fewsure.errors import require
@@ -184,8 +184,7 @@ class Simpa:
         squared_norms = [squared_norm for _, squared_norm in drawn]
         found = [upper_level(*each) for each in zip(adapted, seen, losses, squared_norms, strict=True)]
         info = {name: torch.stack([terms[name] for _, terms in found]).mean() for name in found[0][1]}
-        if self.components > 1:  # they learn apart, and need not learn alike
-            info |= {f"loss.{number}": terms["loss"] for number, (_, terms) in enumerate(found, start=1)}
+        info |= of_each([terms for _, terms in found])
         return torch.stack([objective for objective, _ in found]).mean(), info
 
     def prediction_noise(self, model: Model, samples: int) -> Mapping[str, Draw]:

@@ -2,11 +2,13 @@
 
 import inspect
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fewsure.algorithms import ALGORITHMS
+from fewsure.algorithms.mixture import BEHIND, behind
 from fewsure.commands.common import Command, Common, parse
 from fewsure.data import DATA
 from fewsure.errors import FewsureError, require, require_known
@@ -84,7 +86,19 @@ def _train(arguments: list[str]) -> None:
             print(json.dumps({"run": str(run.folder)} | last))
         elif is_first():
             print_tables([training_table(run.metrics())])
+            _name_those_behind(run)
             print(f"trained {run.folder} in {last['seconds']:.0f} s; next: fewsure evaluate {run.folder}")
+
+
+def _name_those_behind(run: Run) -> None:
+    """Say which generators of a mixture have learned badly, and what may help."""
+    numbers = ", ".join(map(str, behind(run.metrics())))
+    if numbers:
+        print(
+            f"fewsure: generators whose loss ended at more than {BEHIND:g} times that of the best: {numbers}; a larger "
+            "--inner-lr or a lower --lr may help (docs/gotchas.md)",
+            file=sys.stderr,
+        )
 
 
 def _parse_experiment(arguments: list[str]) -> tuple[Train, Experiment]:
