@@ -13,6 +13,7 @@ from fewsure.algorithms import ALGORITHMS
 from fewsure.experiment import load_preset
 from fewsure.report.reference import SINE_LINE_5_SHOT, TABLE_1
 from fewsure.report.results_page import results_page
+from fewsure.report.styles import display_name
 from fewsure.results import read_results
 from fewsure.targets import TARGETS
 
@@ -178,6 +179,22 @@ def test_simpa_on_omniglot_is_the_most_accurate_of_all_methods_and_bmaml_follows
     assert simpa["components"] == bmaml["samples"] == 5
     assert simpa["train_seconds"] < 95
     assert simpa["seconds"] < 70  # 100,000 tasks with 32 samples each
+
+
+@pytest.mark.parametrize(("target", "score"), [("omniglot", "nll"), ("cifar-fs-5shot", "nll"), ("ablation", "ece")])
+def test_entries_of_a_page_are_in_the_order_of_what_it_says(target: str, score: str) -> None:
+    rows = read_results(ROOT / "results" / f"{target}.json")
+    page = results_page(rows, [], target)
+    assert f"\nIn the order of {score.upper()}" in page
+
+    def average(name: str) -> float:
+        of_entry = [row[score] for row in rows if name in (row["label"], display_name(row["label"]))]
+        return mean(value["mean"] if isinstance(value, dict) else value for value in of_entry)
+
+    table = page.split("| --- |", 1)[1].split("\n\n", 1)[0].splitlines()[1:]
+    averages = [average(line.split(" | ")[0].removeprefix("| ")) for line in table]
+    assert averages == sorted(averages)
+    assert len(averages) == len({row["label"] for row in rows})
 
 
 @pytest.mark.parametrize("method", ALGORITHMS)

@@ -32,7 +32,8 @@ def results_page(rows: Sequence[Row], unfinished: Sequence[Row], target: str) ->
     """A table over entries (mean ± standard deviation over seeds), and one over the single runs with what they took."""
     score = "accuracy" if "accuracy" in rows[0] else "mse"
     entries = [(name, list(group)) for name, group in groupby(rows, key=_name)]
-    entries.sort(key=lambda entry: mean(row["ece"] for row in entry[1]))
+    tuned = TARGETS[target].tunes
+    entries.sort(key=lambda entry: mean(row["nll"]["mean"] if tuned else row["ece"] for row in entry[1]))
     tasks = " or ".join(f"{count:,}" for count in sorted({row["tasks"] for row in rows}))
     updates = " or ".join(f"{count:,}" for count in sorted({row["updates"] for row in rows}))
     caption = f"{'MSE' if score == 'mse' else 'accuracy or error'}, calibration and reliability beside the paper's"
@@ -47,6 +48,7 @@ def results_page(rows: Sequence[Row], unfinished: Sequence[Row], target: str) ->
             "",
             f"{tasks} unseen {rows[0]['stream']} tasks, the same for every entry on one kind of device,",
             f"after {updates} updates. With several seeds: mean ± standard deviation over seeds.",
+            f"In the order of {'NLL, by which trials are chosen' if tuned else 'ECE'}.",
             *PROTOCOLS[score],
             *JOINED * any(row.get("train_on_validation") for row in rows),
             "",
