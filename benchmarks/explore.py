@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fewsure import streams
+from fewsure.algorithms.mixture import logged
 from fewsure.algorithms.simpa import Simpa
 from fewsure.devices import device_name, find_device
 from fewsure.evaluation import evaluate
@@ -131,7 +132,7 @@ def figures(scores: Mapping[str, Any]) -> dict[str, float]:
 def losses(run: Run) -> dict[str, float]:
     """The training loss at the end and, of a mixture, that of its best and of its worst generator."""
     last = run.metrics()[-1]
-    each = [value for name, value in last.items() if name.startswith("loss.")]
+    each = logged(last)
     return {"loss": last["loss"]} | ({"least": min(each), "most": max(each)} if each else {})
 
 

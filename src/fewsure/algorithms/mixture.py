@@ -54,15 +54,17 @@ def behind(log: Sequence[Mapping[str, Any]]) -> list[int]:
     >>> behind([{"loss": 0.3, "loss.1": 0.1, "loss.2": 0.5}])
     [2]
     """
-    last = [line for line in log[-max(1, len(log) // 10) :] if _loss(1) in line]
-    if not last:
-        return []
-    count = sum(name.startswith(_loss("")) for name in last[0])
-    reached = {number: mean(line[_loss(number)] for line in last) for number in range(1, count + 1)}
-    return [number for number, loss in reached.items() if loss > BEHIND * min(reached.values())]
+    lines = [logged(line) for line in log[-max(1, len(log) // 10) :]]
+    reached = [mean(of_component) for of_component in zip(*filter(None, lines), strict=True)]
+    return [number for number, loss in enumerate(reached, start=1) if loss > BEHIND * min(reached)]
 
 
-def _loss(number: int | str) -> str:
+def logged(line: Mapping[str, Any]) -> list[float]:
+    """The loss of each component in a line of the log; none where there is one component."""
+    return [line[name] for number in range(1, len(line) + 1) if (name := _loss(number)) in line]
+
+
+def _loss(number: int) -> str:
     return f"loss.{number}"
 
 
