@@ -20,7 +20,7 @@ def seconds_per_update() -> float:
     """Of the quickstart's SImPa, in this process."""
     import torch
 
-    from fewsure import streams
+    from fewsure.core import streams
     from fewsure.experiment import load_preset
     from fewsure.training.optimiser import Optimiser
     from fewsure.training.update import MetaUpdate

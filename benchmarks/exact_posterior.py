@@ -14,12 +14,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fewsure import streams
+from fewsure.core import streams
+from fewsure.core.vectorise import draw_per_task, take
 from fewsure.data.sine_line import Functions, SineLine
 from fewsure.evaluation import SAMPLES
 from fewsure.scoring.regression import RegressionScorer
 from fewsure.types import Task
-from fewsure.vectorise import draw_per_task, take
 from fewsure.version import __version__
 
 TASKS = 1000

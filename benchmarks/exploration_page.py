@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from fewsure.files import write_atomically
+from fewsure.core.files import write_atomically
 from fewsure.report.drawing import QUIET, WIDTH, figure_png, tidy
 from fewsure.report.styles import ALGORITHM_COLOURS, display_name
 

@@ -23,21 +23,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fewsure import streams
 from fewsure.algorithms.mixture import logged
 from fewsure.algorithms.simpa import Simpa
-from fewsure.devices import device_name, find_device
+from fewsure.core import streams
+from fewsure.core.config import from_json
+from fewsure.core.devices import device_name, find_device
+from fewsure.core.files import write_atomically
+from fewsure.core.vectorise import draw_per_task
 from fewsure.evaluation import evaluate
 from fewsure.experiment import Experiment, load_preset
-from fewsure.files import write_atomically
 from fewsure.learned import with_learned
-from fewsure.records import from_json
 from fewsure.reproduce import VALIDATION
 from fewsure.results import read_results
 from fewsure.targets import TARGETS, changed, read_trials
 from fewsure.training.runs import Run
 from fewsure.types import Parts
-from fewsure.vectorise import draw_per_task
 from fewsure.workflow import start_run, train_run
 
 SAMPLES = 64

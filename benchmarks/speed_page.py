@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fewsure.files import write_atomically
+from fewsure.core.files import write_atomically
 from fewsure.report.bench_page import bench_page, markdown
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewsure import streams
+from fewsure.core import streams
+from fewsure.core.devices import device_name, find_device
+from fewsure.core.files import write_atomically
 from fewsure.data.classification import Classification
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool, restrict
-from fewsure.devices import device_name, find_device
 from fewsure.evaluation import BLOCK, UnseenBlock, score_blocks, shared_noise, with_noise
 from fewsure.experiment import Experiment
-from fewsure.files import write_atomically
 from fewsure.learned import learn
 from fewsure.metrics.calibration import binned, binned_errors
 from fewsure.metrics.scores import class_probabilities, negative_log_likelihood

@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/vectorised.py
 
-The rule of `fewsure.vectorise.better_looped`, by which training takes one or the other, rests on them. They are kept in
+The rule of `fewsure.core.vectorise.better_looped`, by which training takes one or the other, rests on them. They are kept in
 results/bench-cpu.json, and `benchmarks/speed_page.py` shows them.
 """
 
@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from fewsure import streams
 from fewsure.bench.cases import Case, headline_cases
+from fewsure.core import streams
+from fewsure.core.files import write_atomically
+from fewsure.core.vectorise import draw_noise
 from fewsure.experiment import load_preset
-from fewsure.files import write_atomically
 from fewsure.training.engine import Engine
 from fewsure.types import Stage
-from fewsure.vectorise import draw_noise
 from fewsure.version import __version__
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "bench-cpu.json"

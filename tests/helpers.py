@@ -6,8 +6,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fewsure import streams
 from fewsure.algorithms.simpa import Simpa
+from fewsure.core import streams
+from fewsure.core.vectorise import draw_noise
 from fewsure.data.embeddings import write_features
 from fewsure.data.pools import SPLITS, Pool
 from fewsure.data.sine_line import SineLine
@@ -15,7 +16,6 @@ from fewsure.models import regression
 from fewsure.networks import Mlp
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Model, Parts, Stage
-from fewsure.vectorise import draw_noise
 
 TASKS = 4
 DATA = SineLine(query=7)

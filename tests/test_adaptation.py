@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 import torch
 
-from fewsure.adaptation import clip, descend
 from fewsure.algorithms import ALGORITHMS
 from fewsure.algorithms.maml import Maml
+from fewsure.core.gradient import clip, descend
+from fewsure.core.vectorise import take
 from fewsure.errors import FewsureError
 from fewsure.networks import flatten
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Params, Parts
-from fewsure.vectorise import take
 
 from .helpers import MODEL, assert_close, inner_product, meta_batch, random_direction, slope, small_simpa
 

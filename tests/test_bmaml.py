@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from fewsure import streams
 from fewsure.algorithms.bmaml import Bmaml
 from fewsure.algorithms.maml import Maml
+from fewsure.core import streams
+from fewsure.core.vectorise import take
 from fewsure.errors import FewsureError
 from fewsure.networks import flatten
 from fewsure.posteriors import stack_one
 from fewsure.posteriors.particles import bandwidth, squared_distances, stein_direction
 from fewsure.training.engine import Engine
 from fewsure.types import Batch, Parts, Task
-from fewsure.vectorise import take
 
 from .helpers import (
     MODEL,

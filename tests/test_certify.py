@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from fewsure import streams
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.mixture import joined
 from fewsure.bounds import theorem_2
@@ -23,6 +22,8 @@ from fewsure.certification.predictor import CertifiedPredictor, new_draws, score
 from fewsure.certification.theorem import theorem_of
 from fewsure.cli import main
 from fewsure.conformal import conformal_threshold, residual_scores
+from fewsure.core import streams
+from fewsure.core.vectorise import take
 from fewsure.data.classification import Features, forget_pools
 from fewsure.data.episodes import Episodes
 from fewsure.data.own_regression import RowTasks
@@ -36,7 +37,6 @@ from fewsure.networks import MlpOptions
 from fewsure.report.certificate_page import BEGIN, END, certificates_section
 from fewsure.report.certificate_table import certificate_table
 from fewsure.training.runs import Run
-from fewsure.vectorise import take
 
 from .helpers import small_simpa, write_blobs
 

@@ -4,19 +4,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from fewsure import streams
 from fewsure.algorithms.abml import Abml
 from fewsure.algorithms.bmaml import Bmaml
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.platipus import Platipus
 from fewsure.algorithms.simpa import Simpa
 from fewsure.algorithms.vampire import Vampire
+from fewsure.core import streams
+from fewsure.core.vectorise import draw_noise, draw_per_task, for_each
 from fewsure.models import classification
 from fewsure.networks import Mlp
 from fewsure.training.engine import Engine
 from fewsure.training.optimiser import Optimiser
 from fewsure.types import Algorithm, Batch, Parts, Stage, Task
-from fewsure.vectorise import draw_noise, draw_per_task, for_each
 
 WAYS, NUISANCES = 3, 6
 GENERATOR = {"latent": 8, "generator_hidden": (32,), "kl_samples": 8, "warm_up_tasks": 0}

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fewsure import streams
 from fewsure.concentration import (
     betting_limit,
     chernoff_limit,
@@ -17,6 +16,7 @@ from fewsure.concentration import (
     mean_reading,
     upper_limit,
 )
+from fewsure.core import streams
 from fewsure.errors import FewsureError
 
 pytestmark = pytest.mark.usefixtures("float64")

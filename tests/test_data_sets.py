@@ -19,7 +19,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fewsure import streams
+from fewsure.core import streams
 from fewsure.data import images, prepared
 from fewsure.data.cache import load
 from fewsure.data.checksums import pool_checksum

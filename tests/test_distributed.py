@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from fewsure.commands.train import _parse_experiment
+from fewsure.core import distributed
 from fewsure.data.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions
-from fewsure.training import distributed
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.runs import Run
 from fewsure.training.update import MetaUpdate

@@ -5,11 +5,11 @@ import torch
 
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.simpa import Simpa
+from fewsure.core.vectorise import for_each, take
 from fewsure.models import classification
 from fewsure.networks import Conv4, Mlp
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Parts
-from fewsure.vectorise import for_each, take
 
 from .helpers import (
     DATA,

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fewsure import streams
+from fewsure.core import streams
 from fewsure.data.augmentation import Mixing, Moving
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool, merge

@@ -18,22 +18,22 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import fewsure.core.shards
 import fewsure.evaluation
-import fewsure.shards
-from fewsure import streams
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.cli import main
 from fewsure.comparison import compare_runs
+from fewsure.core import streams
+from fewsure.core.cuda_graph import Recorded
+from fewsure.core.shards import SHARD, InMemory, ShardFolder, joined
 from fewsure.data.classification import FeatureHeadOptions, Features
 from fewsure.data.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import BLOCK, UnseenBlocks, evaluate, evaluate_in_shards, identity
 from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions
-from fewsure.recording import Recorded
 from fewsure.report.page import write_report
-from fewsure.shards import SHARD, InMemory, ShardFolder, joined
 from fewsure.training.runs import Run
 from fewsure.types import Parts
 from fewsure.workflow import evaluate_run, start_run, train_run
@@ -52,7 +52,7 @@ def blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fewsure.shards, fewsure.evaluation):
+    for module in (fewsure.core.shards, fewsure.evaluation):
         monkeypatch.setattr(module, "SHARD", SMALL)
 
 
@@ -327,7 +327,7 @@ def test_runs_are_compared_shard_by_shard_as_in_one_piece(
         result.pop("records")
         (run.folder / "evaluation.json").write_text(json.dumps(result))
         assert equal(run.evaluation_records(), records)
-    monkeypatch.setattr(fewsure.shards, "SHARD", SHARD)
+    monkeypatch.setattr(fewsure.core.shards, "SHARD", SHARD)
     (whole,) = compare_runs(two_runs)
     assert whole.tests == streamed.tests
     older = write_report([run.folder for run in two_runs], tmp_path / "b.html", device=CPU, tasks=2, seed=0, quiet=True)

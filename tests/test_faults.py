@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from fewsure import files
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.platipus import Platipus
 from fewsure.algorithms.simpa import Simpa
 from fewsure.cli import main
+from fewsure.core import files
 from fewsure.data.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
 from fewsure.experiment import Experiment, Training

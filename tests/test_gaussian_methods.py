@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fewsure import streams
 from fewsure.algorithms.abml import Abml
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.vampire import Vampire
+from fewsure.core import streams
+from fewsure.core.vectorise import draw_noise, for_each, take
 from fewsure.errors import FewsureError
 from fewsure.models import classification, regression
 from fewsure.networks import Mlp, flatten, weight_count
 from fewsure.posteriors.gaussian import GaussianPosterior, divergence, expected_loss
 from fewsure.training.engine import Engine
 from fewsure.types import Batch, Model, Noise, Params, Parts, Stage, Task
-from fewsure.vectorise import draw_noise, for_each, take
 
 from .helpers import assert_close, assert_gradient_equals_finite_differences
 

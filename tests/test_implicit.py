@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 import torch
 
-from fewsure import streams
 from fewsure.algorithms.simpa import Simpa
+from fewsure.core import streams
+from fewsure.core.vectorise import take
 from fewsure.models import regression
 from fewsure.networks import Mlp, flatten
 from fewsure.posteriors.implicit import ImplicitPosterior
 from fewsure.training.engine import Engine
 from fewsure.types import Model
-from fewsure.vectorise import take
 
 from .helpers import MODEL, assert_close, meta_batch, small_simpa
 

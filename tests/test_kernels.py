@@ -12,15 +12,17 @@ from torch.nn import functional
 
 pytest.importorskip("triton", reason="Triton is not installed; `make kernel-test` installs it")
 
-from fewsure import networks, streams
+from fewsure import networks
 from fewsure.algorithms.bmaml import Bmaml
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
+from fewsure.core import streams
+from fewsure.core.devices import precision
+from fewsure.core.vectorise import draw_noise
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool
 from fewsure.data.sine_line import SineLine
-from fewsure.devices import precision
 from fewsure.divergences import moment_kl
 from fewsure.kernels import conv_block as kernels
 from fewsure.kernels import fused
@@ -29,7 +31,6 @@ from fewsure.networks import Conv4, Mlp, flatten
 from fewsure.posteriors.implicit import ImplicitPosterior, Sight
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Model, Params, Stage, Task
-from fewsure.vectorise import draw_noise
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -147,7 +148,7 @@ def test_meta_gradients_on_lines_equal_those_of_the_plain_path(name: str, monkey
 )
 def test_rounded_matrices_give_nearly_the_same_on_both_paths(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "fewsure.devices.LARGE", 500
+        "fewsure.core.devices.LARGE", 500
     )  # the generator's last matrix and the critic's first, not the trunk
     tasks, _ = SineLine().tasks("train", DEVICE).sample(3, streams.generator(0, "tasks", device=DEVICE))
     algorithm = dataclasses.replace(ON_LINES[name], inner_lr=1e-4)  # type: ignore[type-var]  # as in test_precision

@@ -4,17 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-from fewsure import streams
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
+from fewsure.core import streams
+from fewsure.core.vectorise import draw_noise
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool
 from fewsure.errors import FewsureError
 from fewsure.models import classification
 from fewsure.networks import Conv4, Conv4Options, Mlp, MlpOptions, Norm, weight_count
 from fewsure.types import Algorithm, Stage
-from fewsure.vectorise import draw_noise
 
 from .helpers import assert_gradient_equals_finite_differences, assert_vectorised_equals_loop
 

@@ -12,15 +12,16 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from fewsure import FewsureError, Images, Table, TableClasses, streams
+from fewsure import FewsureError, Images, Table, TableClasses
 from fewsure.cli import main
+from fewsure.core import streams
+from fewsure.core.config import from_record, to_record
 from fewsure.data import DATA, prepared
 from fewsure.data.own_rows import SHARES, split_by_name
 from fewsure.data.own_tasks import classification_tasks, labelled_examples, own_tasks, regression_tasks
 from fewsure.data.pools import SPLITS
 from fewsure.experiment import load_preset
 from fewsure.learned import most_likely_noise
-from fewsure.records import from_record, to_record
 from fewsure.scoring.observed import ObservedScorer
 from fewsure.types import Batch, Task
 from fewsure.workflow import start_run

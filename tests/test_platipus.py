@@ -5,14 +5,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Independent, Normal, kl_divergence
 
-from fewsure import streams
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.platipus import Platipus
+from fewsure.core import streams
+from fewsure.core.vectorise import draw_per_task, take
 from fewsure.errors import FewsureError
 from fewsure.networks import flatten, unflatten
 from fewsure.training.engine import Engine
 from fewsure.types import Batch, Params
-from fewsure.vectorise import draw_per_task, take
 
 from .helpers import (
     MODEL,

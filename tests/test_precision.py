@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from fewsure import streams
 from fewsure.algorithms import ALGORITHMS
 from fewsure.algorithms.simpa import Simpa
-from fewsure.devices import LARGE, Precision, in_full, precision, rounded_type
+from fewsure.core import streams
+from fewsure.core.devices import LARGE, Precision, in_full, precision, rounded_type
+from fewsure.core.vectorise import draw_noise, take
 from fewsure.divergences import semi_implicit_kl
 from fewsure.models import classification, regression
 from fewsure.networks import Conv4, Mlp, flatten, unflatten
 from fewsure.posteriors import outputs
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Batch, Model, Parts, Stage, Task
-from fewsure.vectorise import draw_noise, take
 
 from .helpers import DATA, small_simpa
 

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fewsure import streams
 from fewsure.algorithms import ALGORITHMS
 from fewsure.algorithms.protonet import ProtoNet
+from fewsure.core import streams
+from fewsure.core.config import LEARNED
+from fewsure.core.vectorise import draw_noise, draw_per_task, for_each
 from fewsure.data import DATA
 from fewsure.data.classification import Features
 from fewsure.data.sine_line import SineLine
@@ -17,10 +19,8 @@ from fewsure.evaluation import evaluate
 from fewsure.experiment import DEFAULT_PRESET, Experiment, Training, load_preset, preset_names
 from fewsure.networks import MlpOptions
 from fewsure.options import field_documents
-from fewsure.records import LEARNED
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Parts, Stage
-from fewsure.vectorise import draw_noise, draw_per_task, for_each
 
 from .helpers import assert_close, write_blobs
 

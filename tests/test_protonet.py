@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fewsure import streams
 from fewsure.algorithms.protonet import ProtoNet
+from fewsure.core import streams
 from fewsure.models import classification
 from fewsure.networks import Mlp
 from fewsure.training.engine import Engine

@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 import torch
 
-from fewsure import streams
+from fewsure.core import streams
 from fewsure.data.sine_line import SineLine
 from fewsure.errors import FewsureError
 

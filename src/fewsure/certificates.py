@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fewsure import streams
 from fewsure.concentration import Method, require_share, upper_limit
+from fewsure.core import streams
 from fewsure.errors import FewsureError, require
 
 

@@ -8,9 +8,9 @@ import signal
 import sys
 
 from fewsure.commands import COMMANDS
+from fewsure.core.progress import silenced
 from fewsure.errors import FewsureError, require_known
 from fewsure.options import first_line
-from fewsure.progress import silenced
 from fewsure.version import __version__
 from fewsure.workflow import Stopped
 

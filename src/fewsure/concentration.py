@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fewsure import streams
+from fewsure.core import streams
 from fewsure.errors import FewsureError, require, require_known
 
 Worth = Literal["exact", "upper bound", "estimate", "lower estimate"]

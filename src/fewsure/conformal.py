@@ -29,9 +29,9 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from fewsure.concentration import require_share
+from fewsure.core.config import from_json
+from fewsure.core.files import write_atomically
 from fewsure.errors import FewsureError, require
-from fewsure.files import write_atomically
-from fewsure.records import from_json
 
 FORMAT = 2
 DRAWS = "draws/"

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fewsure.concentration import Reading, require_share, upper_limit
-from fewsure.devices import in_full
+from fewsure.core.devices import in_full
 from fewsure.errors import require
 from fewsure.kernels.fused import critic as fused_critic
 from fewsure.kernels.fused import fused_kernels_fit

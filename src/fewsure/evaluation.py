@@ -1,6 +1,6 @@
 """Evaluation: adapt to unseen tasks, predict, and score; one record per task, then one object for all.
 
-An evaluation proceeds in shards of 2,000 tasks, whose records are kept as they come (`fewsure.shards`) and summed up on
+An evaluation proceeds in shards of 2,000 tasks, whose records are kept as they come (`fewsure.core.shards`) and summed up on
 the way. So memory does not grow with the number of tasks, and an interrupted evaluation goes on where it was. A shard
 is made of blocks of 20 tasks, each with a random stream of its own. On a GPU a block is recorded once and replayed.
 """
@@ -17,20 +17,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fewsure import streams
+from fewsure.core import streams
+from fewsure.core.cuda_graph import Recorded
+from fewsure.core.devices import device_name, device_of, precision
+from fewsure.core.distributed import of_first, processes, share_out
+from fewsure.core.shards import SHARD, InMemory, Shard, Store, joined
+from fewsure.core.vectorise import better_looped, count, draw_noise, draw_per_task, for_each, take
 from fewsure.data import Tasks
 from fewsure.data.pools import Split
-from fewsure.devices import device_name, device_of, precision
 from fewsure.errors import Diverged
 from fewsure.experiment import Experiment
 from fewsure.kernels.fused import fused_kernels
-from fewsure.recording import Recorded
 from fewsure.scoring import Predict, scorer
-from fewsure.shards import SHARD, InMemory, Shard, Store, joined
-from fewsure.training.distributed import of_first, processes, share_out
 from fewsure.training.runs import RESULT_FORMAT
 from fewsure.types import Draw, Facts, Noise, Parts, Records, Task
-from fewsure.vectorise import better_looped, count, draw_noise, draw_per_task, for_each, take
 from fewsure.version import __version__
 
 SAMPLES = 32

@@ -11,11 +11,11 @@ from typing import Any
 from fewsure.algorithms import ALGORITHMS
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
+from fewsure.core.config import from_record, to_record
+from fewsure.core.devices import Precision
 from fewsure.data import DATA, Data
 from fewsure.data.classification import Classification
-from fewsure.devices import Precision
 from fewsure.errors import FewsureError, require, require_known
-from fewsure.records import from_record, to_record
 from fewsure.temperature import Temperature
 from fewsure.training.schedule import Schedule
 from fewsure.types import Algorithm, Model

@@ -25,9 +25,9 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
+from fewsure.core.files import write_atomically
 from fewsure.data.scale import LengthScale
 from fewsure.errors import FewsureError
-from fewsure.files import write_atomically
 from fewsure.learner.adapted import Adapted
 from fewsure.learner.prediction import ClassPrediction, ValuePrediction
 from fewsure.posteriors import outputs

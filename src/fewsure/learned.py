@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fewsure.core.distributed import any_of, is_first
+from fewsure.core.progress import ProgressLine
 from fewsure.data.classification import Classification
 from fewsure.data.own_regression import OwnRegression
 from fewsure.data.pools import Split
@@ -20,10 +22,8 @@ from fewsure.errors import Diverged
 from fewsure.evaluation import BLOCK, score_blocks, shared_noise, unseen_block
 from fewsure.experiment import Experiment
 from fewsure.metrics.scores import class_probabilities, mixture_nll, negative_log_likelihood
-from fewsure.progress import ProgressLine
 from fewsure.scoring import Predict
 from fewsure.temperature import Temperature, log_odds
-from fewsure.training.distributed import any_of, is_first
 from fewsure.training.runs import LEARNED_FILES, Run
 from fewsure.types import Facts, Noise, Parts, Task
 

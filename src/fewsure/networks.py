@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fewsure.adaptation import ROUNDED
-from fewsure.devices import rounded_type
+from fewsure.core.devices import rounded_type
+from fewsure.core.gradient import ROUNDED
 from fewsure.errors import require
 from fewsure.kernels.fused import Activation, conv_block, fused_kernels_fit
 from fewsure.kernels.fused import layer as fused_layer

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
+from fewsure.core.config import field_types, is_learned, optional
 from fewsure.errors import FewsureError
-from fewsure.records import field_types, is_learned, optional
 
 Options = TypeVar("Options")
 SHOWN = {int: "N", float: "X", str: "NAME", Path: "PATH"}

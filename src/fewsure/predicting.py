@@ -10,6 +10,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fewsure.core.config import finite
+from fewsure.core.files import writing
 from fewsure.data.classification import Omniglot
 from fewsure.data.images import is_image
 from fewsure.data.own_images import load_image
@@ -18,11 +20,9 @@ from fewsure.data.scale import Scale
 from fewsure.data.table_files import Columns, read_blocks, read_table
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment
-from fewsure.files import writing
 from fewsure.learner.adapted import Adapted
 from fewsure.learner.inputs import scale_of
 from fewsure.learner.prediction import ClassPrediction, ValuePrediction
-from fewsure.records import finite
 
 Array = NDArray[Any]
 Record = dict[str, Any]

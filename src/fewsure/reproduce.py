@@ -23,15 +23,15 @@ import torch
 from matplotlib.figure import Figure
 
 from fewsure.algorithms.simpa import Simpa
+from fewsure.core.config import from_json, is_learned
+from fewsure.core.files import write_atomically
 from fewsure.data import prepared
 from fewsure.data.classification import FeatureSet
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import evaluate
 from fewsure.experiment import GROUPS, Experiment
 from fewsure.features.extract import nearest_mean_accuracy
-from fewsure.files import write_atomically
 from fewsure.learned import with_learned
-from fewsure.records import from_json, is_learned
 from fewsure.report.drawing import figure_png
 from fewsure.report.figures import comparison_figure, variants_figure
 from fewsure.report.page import write_report

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fewsure.core.config import from_json
 from fewsure.errors import FewsureError
-from fewsure.records import from_json
 
 Row = dict[str, Any]
 NEEDED = {"target": str, "label": str, "train_seed": int, "stream": str, "seed": int, "tasks": int, "updates": int}

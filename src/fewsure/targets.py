@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
+from fewsure.core.config import from_record, to_record
 from fewsure.data.pools import Split
 from fewsure.experiment import GROUPS, Experiment, load_preset
-from fewsure.records import from_record, to_record
 
 
 @dataclasses.dataclass(frozen=True)

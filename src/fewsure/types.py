@@ -1,7 +1,7 @@
 """The few types that every layer speaks: data, random numbers, models and algorithms.
 
 Everything an algorithm does is written for ONE task as pure functions of tensors. A meta-batch of T tasks is the same
-types with one more leading dimension, which only `fewsure.vectorise` ever sees.
+types with one more leading dimension, which only `fewsure.core.vectorise` ever sees.
 """
 
 from collections.abc import Callable, Mapping

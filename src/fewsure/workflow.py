@@ -13,6 +13,8 @@ import torch
 
 from fewsure.algorithms.platipus import Platipus
 from fewsure.certification.freshness import record_data
+from fewsure.core.distributed import any_of, first_then_others, is_first
+from fewsure.core.progress import ProgressLine
 from fewsure.data import prepared
 from fewsure.data.classification import Classification
 from fewsure.data.pools import Split
@@ -20,8 +22,6 @@ from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import evaluate, evaluate_in_shards, identity
 from fewsure.experiment import GROUPS, Experiment
 from fewsure.learned import learned_by, needed_splits, with_learned
-from fewsure.progress import ProgressLine
-from fewsure.training.distributed import any_of, first_then_others, is_first
 from fewsure.training.loop import Progress, Validation, train
 from fewsure.training.runs import LAST, Checkpoint, Run
 from fewsure.training.tensorboard import EventWriter

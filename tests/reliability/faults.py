@@ -25,8 +25,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from fewsure import files
 from fewsure.algorithms.maml import Maml
+from fewsure.core import files
 from fewsure.data.sine_line import SineLine
 from fewsure.evaluation import evaluate
 from fewsure.experiment import Experiment, Training

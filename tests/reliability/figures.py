@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fewsure.devices import device_name
-from fewsure.files import write_atomically
+from fewsure.core.devices import device_name
+from fewsure.core.files import write_atomically
 from fewsure.version import __version__
 
 from . import faults, fuzz, ranks

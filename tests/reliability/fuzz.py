@@ -33,6 +33,7 @@ from fewsure import conformal
 from fewsure.algorithms.maml import Maml
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.freshness import require_fresh
+from fewsure.core.config import to_record
 from fewsure.data import archives, cache, cifar_fs, mini_imagenet, tiny_tiered, unpickle
 from fewsure.data.checksums import LIST, pool_checksum, verify
 from fewsure.data.description import DataSet
@@ -46,7 +47,6 @@ from fewsure.features.classifier import Recipe, build_network
 from fewsure.features.workflow import load_network, recorded_recipe
 from fewsure.learner import load
 from fewsure.networks import MlpOptions
-from fewsure.records import to_record
 from fewsure.report.certificate_page import read_results
 from fewsure.report.facts import Problem, _certificate
 from fewsure.training.runs import Run

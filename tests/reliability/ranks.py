@@ -19,11 +19,11 @@ from safetensors.torch import load_file
 
 from fewsure.algorithms.maml import Maml
 from fewsure.certification.certify import Request, certify_run
+from fewsure.core.distributed import together
 from fewsure.data.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions
-from fewsure.training.distributed import together
 from fewsure.training.runs import CHECKPOINT, Run
 from fewsure.types import Algorithm
 from fewsure.workflow import evaluate_run, start_run, train_run

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fewsure.adaptation import clip, require_clip_norm
+from fewsure.core.gradient import clip, require_clip_norm
 from fewsure.errors import require
 from fewsure.networks import flatten, unflatten
 from fewsure.posteriors import outputs

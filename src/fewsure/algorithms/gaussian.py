@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fewsure.adaptation import require_clip_norm
+from fewsure.core.gradient import require_clip_norm
 from fewsure.errors import require
 from fewsure.posteriors import outputs
 from fewsure.posteriors.gaussian import GaussianPosterior, descend_free_energy

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fewsure.adaptation import descend, require_clip_norm
+from fewsure.core.gradient import descend, require_clip_norm
 from fewsure.errors import require
 from fewsure.posteriors import outputs, stack_one
 from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task

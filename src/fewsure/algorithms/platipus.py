@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fewsure.adaptation import descend, gradient_of, require_clip_norm
+from fewsure.core.gradient import descend, gradient_of, require_clip_norm
 from fewsure.divergences import gaussian_kl
 from fewsure.errors import require
 from fewsure.networks import flatten, unflatten, weight_count

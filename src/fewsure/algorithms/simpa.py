@@ -18,9 +18,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fewsure.adaptation import detach, gradient_of, require_clip_norm, take_step, without_rounded
 from fewsure.algorithms.mixture import joined, of_each, shared_out, split
 from fewsure.bounds import theorem_1, theorem_2
+from fewsure.core.gradient import detach, gradient_of, require_clip_norm, take_step, without_rounded
 from fewsure.divergences import critic_estimate, isotropic_kl, moment_kl, semi_implicit_kl, standardise
 from fewsure.errors import require
 from fewsure.networks import Mlp, unflatten, weight_count

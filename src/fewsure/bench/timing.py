@@ -11,17 +11,17 @@ from typing import NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fewsure import streams
 from fewsure.algorithms.simpa import Simpa
 from fewsure.bench.cases import Case
-from fewsure.devices import precision
+from fewsure.core import streams
+from fewsure.core.devices import precision
+from fewsure.core.vectorise import draw_noise
 from fewsure.experiment import Experiment, Training
 from fewsure.posteriors.implicit import ImplicitPosterior
 from fewsure.training.engine import Engine
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.update import MetaUpdate
 from fewsure.types import Algorithm, Model, Parts, Stage
-from fewsure.vectorise import draw_noise
 
 WARM_UP = 6
 """Updates before the first that is timed, so that a GPU has recorded one."""

@@ -33,14 +33,14 @@ from fewsure.certification.predictor import (
 from fewsure.certification.theorem import no_bound, theorem_of
 from fewsure.concentration import Method, require_share
 from fewsure.conformal import Calibration
-from fewsure.devices import device_name
+from fewsure.core.config import finite, settle
+from fewsure.core.devices import device_name
+from fewsure.core.distributed import is_first
+from fewsure.core.files import write_atomically
+from fewsure.core.progress import ProgressLine
 from fewsure.errors import Diverged, FewsureError, require
 from fewsure.evaluation import SAMPLES
-from fewsure.files import write_atomically
 from fewsure.metrics.summary import mean_over_tasks
-from fewsure.progress import ProgressLine
-from fewsure.records import finite, settle
-from fewsure.training.distributed import is_first
 from fewsure.training.runs import RESULT_FORMAT, Run
 from fewsure.version import __version__
 

@@ -21,9 +21,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fewsure import streams
 from fewsure.certificates import disjoint_tasks, split_classes
 from fewsure.certification.freshness import STREAM, is_own
+from fewsure.core import streams
+from fewsure.core.vectorise import count, take
 from fewsure.data import Data, Tasks
 from fewsure.data.classification import Classification
 from fewsure.data.episodes import Episodes
@@ -33,7 +34,6 @@ from fewsure.errors import FewsureError, require
 from fewsure.evaluation import BLOCK
 from fewsure.experiment import Experiment
 from fewsure.types import Facts, Task
-from fewsure.vectorise import count, take
 
 Unit = Literal["tasks", "new-tasks"]
 """What counts as one independent draw: a task of the sampler, or a task of classes or of a group that no other has."""

@@ -14,6 +14,9 @@ from typing import Any
 import torch
 
 from fewsure.certificates import require_unused
+from fewsure.core.config import from_json
+from fewsure.core.distributed import is_first
+from fewsure.core.files import write_atomically
 from fewsure.data import Data
 from fewsure.data.classification import Classification
 from fewsure.data.own_classes import OwnClassification
@@ -23,10 +26,7 @@ from fewsure.data.own_tasks import GivenClasses, GivenRegression
 from fewsure.data.pools import Pool, Split
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment
-from fewsure.files import write_atomically
 from fewsure.learned import needed_splits
-from fewsure.records import from_json
-from fewsure.training.distributed import is_first
 from fewsure.training.runs import Run
 
 FILE = "data.json"

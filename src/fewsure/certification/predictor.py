@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fewsure import conformal, streams
+from fewsure import conformal
 from fewsure.conformal import (
     Calibration,
     Measured,
@@ -27,9 +27,11 @@ from fewsure.conformal import (
     probability_scores,
     residual_scores,
 )
+from fewsure.core import streams
+from fewsure.core.devices import device_of
+from fewsure.core.vectorise import count, draw_per_task
 from fewsure.data.own_regression import OwnRegression
 from fewsure.data.sine_line import SineLine
-from fewsure.devices import device_of
 from fewsure.errors import FewsureError, require
 from fewsure.evaluation import UnseenBlock, score_blocks
 from fewsure.experiment import Experiment
@@ -38,7 +40,6 @@ from fewsure.metrics.scores import class_probabilities
 from fewsure.scoring import Predict
 from fewsure.training.runs import CHECKPOINT, LEARNED_FILES, Checkpoint, Run
 from fewsure.types import Draw, Facts, Noise, Parts, Task
-from fewsure.vectorise import count, draw_per_task
 
 CALIBRATION = "conformal.safetensors"
 """The file of a run folder with its calibration."""

@@ -17,12 +17,12 @@ from fewsure.bench.long import PRECISIONS, evaluation_at_scale, training_curve
 from fewsure.bench.scaling import growth, sweeps
 from fewsure.bench.timing import matrix_rate, operations_of_a_task, time_reference, time_updates
 from fewsure.commands.common import Common, command
-from fewsure.devices import device_name, find_device
+from fewsure.core.config import from_json
+from fewsure.core.devices import device_name, find_device
+from fewsure.core.files import write_atomically
+from fewsure.core.progress import ProgressLine
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.experiment import Training
-from fewsure.files import write_atomically
-from fewsure.progress import ProgressLine
-from fewsure.records import from_json
 from fewsure.report.bench_page import bench_page, bench_table
 from fewsure.version import __version__
 

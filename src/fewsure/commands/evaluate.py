@@ -6,10 +6,10 @@ from pathlib import Path
 
 from fewsure.commands.common import Common, command
 from fewsure.comparison import compare_runs
+from fewsure.core.distributed import is_first, together
 from fewsure.errors import require
 from fewsure.report.tables import comparison_table, evaluation_tables
 from fewsure.report.terminal import print_tables
-from fewsure.training.distributed import is_first, together
 from fewsure.training.runs import LAST, Run
 from fewsure.workflow import evaluate_run
 

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from fewsure.commands.common import Common, command
-from fewsure.devices import find_device
+from fewsure.core.devices import find_device
+from fewsure.core.processes import side_by_side
+from fewsure.core.progress import ProgressLine
 from fewsure.errors import FewsureError, require, require_known
-from fewsure.progress import ProgressLine
 from fewsure.quickstart import quickstart
 from fewsure.report.tables import evaluation_tables
 from fewsure.report.terminal import print_tables
 from fewsure.reproduce import Job, Reproduction
-from fewsure.side_by_side import side_by_side
 from fewsure.targets import SEVERAL, TARGETS
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fewsure.commands.common import Common, command
-from fewsure.devices import find_device
+from fewsure.core.devices import find_device
 from fewsure.errors import require
 from fewsure.report.page import write_report
 

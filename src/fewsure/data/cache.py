@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from fewsure.core.config import from_json
+from fewsure.core.progress import ProgressLine
 from fewsure.data.checksums import pool_checksum, verify
 from fewsure.data.description import DataSet, Item
 from fewsure.data.places import cache_root
 from fewsure.data.pools import Pool, Split
 from fewsure.errors import FewsureError
-from fewsure.progress import ProgressLine
-from fewsure.records import from_json
 
 FORMAT = 1
 ARRAY, INDEX = "examples.npy", "index.json"

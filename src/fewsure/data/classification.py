@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, Self
 
 import torch
 
+from fewsure.core.config import LEARNED, settle
 from fewsure.data.augmentation import Augmentation, Mixing, Moving
 from fewsure.data.cache import load
 from fewsure.data.datasets import DATA_SETS
@@ -20,7 +21,6 @@ from fewsure.data.scale import LengthScale, Scale
 from fewsure.errors import FewsureError, require
 from fewsure.models import classification
 from fewsure.networks import Conv4Options, Mlp, MlpOptions
-from fewsure.records import LEARNED, settle
 from fewsure.types import Kind, Model
 
 BLOCK = 10_000

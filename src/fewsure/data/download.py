@@ -7,9 +7,9 @@ from typing import cast
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from fewsure.core.progress import ProgressLine
 from fewsure.data.checksums import file_checksum
 from fewsure.errors import FewsureError
-from fewsure.progress import ProgressLine
 from fewsure.version import __version__
 
 BLOCK = 2**18

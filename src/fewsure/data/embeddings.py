@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from torch import Tensor
 
+from fewsure.core.files import write_atomically
 from fewsure.data.checksums import pool_checksum
 from fewsure.data.pools import Pool, Split
 from fewsure.errors import FewsureError, require
-from fewsure.files import write_atomically
 
 KINDS = (".npz", ".safetensors")
 Arrays = dict[str, NDArray[np.generic]]

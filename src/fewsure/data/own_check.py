@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fewsure.core.progress import ProgressLine
 from fewsure.data.findings import Result, counted
 from fewsure.data.own_images import PLACEMENT, Found, find_images, image_splits, load_image
 from fewsure.data.own_rows import SHARES, Rows, row_splits
@@ -16,7 +17,6 @@ from fewsure.data.own_tables import Table, TableClasses, open_table
 from fewsure.data.pools import SPLITS
 from fewsure.data.table_files import Columns, is_number
 from fewsure.errors import FewsureError
-from fewsure.progress import ProgressLine
 
 
 @dataclass(frozen=True)

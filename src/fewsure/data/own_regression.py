@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fewsure.core.config import LEARNED, settle
 from fewsure.data.embeddings import pool_of_rows
 from fewsure.data.episodes import choose
 from fewsure.data.own_rows import SHARES, Rows, Shares, require_shares, row_splits
@@ -18,7 +19,6 @@ from fewsure.data.scale import Scale, learn_scale
 from fewsure.errors import FewsureError, require
 from fewsure.models import regression
 from fewsure.networks import MlpOptions
-from fewsure.records import LEARNED, settle
 from fewsure.types import Batch, Facts, Kind, Model, Task
 
 

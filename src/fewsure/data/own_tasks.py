@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fewsure.core.config import UNRECORDED, checked, field_types
 from fewsure.data.own_classes import OwnClassification
 from fewsure.data.own_regression import OwnRegression
 from fewsure.data.own_rows import SHARES, Rows
 from fewsure.data.scale import require_pixels
 from fewsure.errors import FewsureError, require_known
-from fewsure.records import UNRECORDED, checked, field_types
 
 LIMIT = 1000
 """Tasks that are taken from a generator, which may have no end."""

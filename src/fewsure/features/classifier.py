@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fewsure import streams
+from fewsure.core import streams
 from fewsure.data.augmentation import crops, jittered, unit
 from fewsure.data.pools import Pool
 from fewsure.errors import require, require_known

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fewsure import streams
+from fewsure.core import streams
 from fewsure.data.augmentation import unit
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool

@@ -23,15 +23,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from fewsure.core.config import from_json, from_record, to_record
+from fewsure.core.devices import device_name
+from fewsure.core.files import write_atomically
+from fewsure.core.progress import ProgressLine
 from fewsure.data.embeddings import load_features, write_features
 from fewsure.data.pools import SPLITS, Pool, Split
-from fewsure.devices import device_name
 from fewsure.errors import Diverged, FewsureError
 from fewsure.features.classifier import FeatureNetwork, Recipe, Training, build_network, precision
 from fewsure.features.extract import extract, nearest_mean_accuracy
-from fewsure.files import write_atomically
-from fewsure.progress import ProgressLine
-from fewsure.records import from_json, from_record, to_record
 from fewsure.version import __version__
 from fewsure.workflow import Stopped, StopSignal
 

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from fewsure.certification.predictor import norm_of, with_coverage
 from fewsure.conformal import Calibration
+from fewsure.core.config import checked, from_json
+from fewsure.core.files import write_atomically
 from fewsure.errors import Diverged, FewsureError, require
-from fewsure.files import write_atomically
 from fewsure.learner.inputs import read_inputs, read_targets
 from fewsure.learner.labels import Labels, read_labels
 from fewsure.learner.prediction import ClassPrediction, Promise, ValuePrediction
 from fewsure.learner.predictor import Predictor, State
-from fewsure.records import checked, from_json
 from fewsure.types import Batch, Model, Noise, Parts
 
 FORMAT = 2

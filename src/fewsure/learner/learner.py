@@ -11,15 +11,15 @@ from typing import Any
 from fewsure.algorithms import ALGORITHMS
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import Unit
+from fewsure.core.config import checked, field_types
+from fewsure.core.devices import find_device
+from fewsure.core.progress import silenced
 from fewsure.data import DATA
 from fewsure.data.own_tasks import GivenClasses, GivenRegression, own_tasks
-from fewsure.devices import find_device
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
 from fewsure.learner.adapted import Adapted, adapt, load_adapted
 from fewsure.learner.predictor import Predictor
-from fewsure.progress import silenced
-from fewsure.records import checked, field_types
 from fewsure.training.runs import Run
 from fewsure.workflow import Stopped, evaluate_run, start_run, train_run
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fewsure.core.config import checked
 from fewsure.errors import FewsureError, require
 from fewsure.learner.labels import Labels
 from fewsure.metrics.scores import class_probabilities
-from fewsure.records import checked
 from fewsure.temperature import Temperature
 
 Array = Any

@@ -14,8 +14,8 @@ from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
 from fewsure.certification.predictor import CALIBRATION, Draws, calibration_of, draws_of, load_predictor, new_draws
 from fewsure.conformal import Calibration
+from fewsure.core.devices import precision, precision_on_cpu
 from fewsure.data.scale import Scale
-from fewsure.devices import precision, precision_on_cpu
 from fewsure.errors import FewsureError
 from fewsure.evaluation import SAMPLES
 from fewsure.experiment import Experiment

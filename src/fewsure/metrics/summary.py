@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fewsure import streams
+from fewsure.core import streams
 
 BOOTSTRAP = 1000
 """Resamples of the tasks behind the intervals of ECE and MCE."""

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
+from fewsure.core.vectorise import better_looped, for_each
 from fewsure.types import Network, Params
-from fewsure.vectorise import better_looped, for_each
 
 
 def outputs(network: Network, weights: Params, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fewsure.adaptation import descend, detach
+from fewsure.core.gradient import descend, detach
 from fewsure.divergences import gaussian_kl
 from fewsure.networks import flatten, unflatten, weight_count
 from fewsure.posteriors import outputs

@@ -20,8 +20,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import vjp
 
-from fewsure.adaptation import clip, clip_scale, detach, take_step
-from fewsure.devices import LARGE, in_full, rounded_type
+from fewsure.core.devices import LARGE, in_full, rounded_type
+from fewsure.core.gradient import clip, clip_scale, detach, take_step
 from fewsure.divergences import VARIANCE_FLOOR, moment_kl, moment_log_bias
 from fewsure.kernels.fused import fused_kernels_fit
 from fewsure.kernels.fused_generator import Back, Squash, hand_out, of_start, squash

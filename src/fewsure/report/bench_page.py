@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from fewsure.bench.cases import headline_cases
 from fewsure.bench.scaling import paper_count
-from fewsure.files import write_atomically
+from fewsure.core.files import write_atomically
 from fewsure.report.drawing import WIDTH, figure_png, tidy
 from fewsure.report.tables import in_columns
 

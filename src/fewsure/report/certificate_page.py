@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fewsure.core.config import from_json
+from fewsure.core.files import write_atomically
 from fewsure.errors import FewsureError
-from fewsure.files import write_atomically
-from fewsure.records import from_json
 from fewsure.report.certificate_table import Record, number, tasks_of, yes
 from fewsure.report.styles import display_name
 from fewsure.report.tables import setting

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fewsure.core.config import is_learned
 from fewsure.errors import FewsureError
 from fewsure.experiment import DEFAULT_PRESET, GROUPS, RANDOM_START, Experiment, load_preset
-from fewsure.records import is_learned
 from fewsure.report.facts import RunFacts, evaluated_how
 
 

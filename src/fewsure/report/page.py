@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import torch
 
+from fewsure.core.devices import device_of
+from fewsure.core.files import write_atomically
 from fewsure.data.sine_line import SineLine
-from fewsure.devices import device_of
 from fewsure.errors import FewsureError
-from fewsure.files import write_atomically
 from fewsure.learned import with_learned
 from fewsure.report.curves import LoggedRun, learning_curves_drawings
 from fewsure.report.drawing import Drawing, svg_file

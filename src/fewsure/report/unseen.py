@@ -7,14 +7,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fewsure.core.devices import device_of
+from fewsure.core.vectorise import for_each, take
 from fewsure.data.classification import Classification
-from fewsure.devices import device_of
 from fewsure.evaluation import UnseenBlock, score_blocks, shared_noise, unseen_block
 from fewsure.experiment import Experiment
 from fewsure.metrics.scores import class_probabilities
 from fewsure.scoring import Predict
 from fewsure.types import Facts, Noise, Parts, Task
-from fewsure.vectorise import for_each, take
 
 Array = npt.NDArray[np.float32]
 

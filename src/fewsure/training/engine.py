@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from fewsure.core.vectorise import better_looped, count, for_each, take
 from fewsure.kernels.fused import fused_kernels
 from fewsure.types import Algorithm, Info, Model, Noise, Parts, Stage, Task
-from fewsure.vectorise import better_looped, count, for_each, take
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@
     temperature.json          the temperature of class probabilities, and its exponent, learned from validation tasks
     evaluation.json           what `fewsure evaluate` printed; for another checkpoint than the last,
                               evaluation-best.json, evaluation-1000.json …
-    evaluation/RECORDS/       the records of its single tasks, in shards (`fewsure.shards`); evaluation.json says which
+    evaluation/RECORDS/       the records of its single tasks, in shards (`fewsure.core.shards`); evaluation.json says which
                               RECORDS are its own. Another folder is of an evaluation that was interrupted.
     certificate.json          what `fewsure certify` printed
     conformal.safetensors     what prediction sets and intervals with coverage are made from (by `fewsure certify`)
@@ -32,14 +32,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fewsure import streams
+from fewsure.core import streams
+from fewsure.core.config import from_json
+from fewsure.core.distributed import is_first
+from fewsure.core.files import append_line, leftovers, make_folder, sync, write_atomically
+from fewsure.core.shards import EvaluatedTasks, ShardFolder, in_shards, joined, rows
 from fewsure.data import prepared
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment, from_values
-from fewsure.files import append_line, leftovers, make_folder, sync, write_atomically
-from fewsure.records import from_json
-from fewsure.shards import EvaluatedTasks, ShardFolder, in_shards, joined, rows
-from fewsure.training.distributed import is_first
 from fewsure.training.migrations import with_todays_options
 from fewsure.training.optimiser import optimiser_shapes
 from fewsure.types import Parts, Records

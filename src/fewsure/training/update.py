@@ -9,16 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fewsure import streams
-from fewsure.devices import precision
+from fewsure.core import streams
+from fewsure.core.cuda_graph import Recorded
+from fewsure.core.devices import precision
+from fewsure.core.distributed import processes, require_enough, share, weighted_sum
+from fewsure.core.vectorise import draw_noise, take
 from fewsure.experiment import Experiment
-from fewsure.recording import Recorded
-from fewsure.training.distributed import processes, require_enough, share, weighted_sum
 from fewsure.training.engine import Engine
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.schedule import learning_rate
 from fewsure.types import Parts, Stage
-from fewsure.vectorise import draw_noise, take
 
 
 class Trouble(NamedTuple):

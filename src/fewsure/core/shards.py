@@ -22,9 +22,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from fewsure.core.distributed import is_first
+from fewsure.core.files import make_folder, write_atomically
 from fewsure.errors import FewsureError
-from fewsure.files import make_folder, write_atomically
-from fewsure.training.distributed import is_first
 from fewsure.types import Records
 
 SHARD = 2000

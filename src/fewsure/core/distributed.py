@@ -22,7 +22,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.utils import _pytree as pytree
 
-from fewsure.devices import find_device
+from fewsure.core.devices import find_device
 from fewsure.errors import FewsureError
 
 PATIENCE = timedelta(minutes=30)
