@@ -46,7 +46,7 @@ def conv_block(x: Tensor, weight: Tensor, *, of_input: bool) -> Tensor:
 
 
 def moment_kl(samples: Tensor, prior_std: float, floor: float) -> Tensor:
-    """The KL of samples (S, n) as `fewsure.kernels.moments` has it."""
+    """The KL of samples (S, n) as `fewsure.kernels.triton.moments` has it."""
     kl, *_ = _MomentKl.apply(samples.unsqueeze(0), (prior_std, floor))  # type: ignore[no-untyped-call]
     return torch.squeeze(kl, 0)
 
@@ -117,7 +117,7 @@ class _ConvBlockBackward(Once, Grouped):
 class _MomentKl(Grouped):
     @staticmethod
     def forward(samples: Tensor, constants: tuple[float, float]) -> tuple[Tensor, ...]:
-        from fewsure.kernels import moments
+        from fewsure.kernels.triton import moments
 
         return moments.forward(samples.contiguous(), *constants)
 
@@ -138,7 +138,7 @@ class _MomentKl(Grouped):
 class _MomentKlBackward(Once, Grouped):
     @staticmethod
     def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        from fewsure.kernels import moments
+        from fewsure.kernels.triton import moments
 
         *tensors, (prior_std, _) = inputs
         gradient, samples, mean, variance = (tensor.contiguous() for tensor in tensors)
@@ -150,7 +150,7 @@ class _Layer(Grouped):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> tuple[Tensor]:
-        from fewsure.kernels import layers
+        from fewsure.kernels.triton import layers
 
         groups = len(x) // len(weight)
         bias = bias.expand(len(x), -1) if len(bias) == 1 else bias.repeat_interleave(groups, 0) if groups > 1 else bias
@@ -179,7 +179,7 @@ class _LayerBackward(Once, Grouped):
     def forward(
         gradient: Tensor, x: Tensor, weight: Tensor, y: Tensor, constants: tuple[Activation, bool, bool, bool]
     ) -> tuple[Tensor, ...]:
-        from fewsure.kernels import layers
+        from fewsure.kernels.triton import layers
 
         activation, of_input, of_weight, of_bias = constants
         dz, db = layers.deactivate(gradient.contiguous(), y.contiguous(), activation, sums=of_bias)
@@ -212,7 +212,7 @@ class _Critic(Grouped):
 
     @staticmethod
     def forward(samples: Tensor, prior: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-        from fewsure.kernels import layers
+        from fewsure.kernels.triton import layers
 
         weights, biases = _halves(inputs[:-1])
 
@@ -260,7 +260,7 @@ class _Critic(Grouped):
 class _CriticBackward(Once, Grouped):
     @staticmethod
     def forward(gradient: Tensor, samples: Tensor, prior: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-        from fewsure.kernels import layers
+        from fewsure.kernels.triton import layers
 
         *tensors, (of_samples, of_network, count) = inputs
         weights, logs, units = tensors[:count], tensors[2 * count], tensors[2 * count + 1 :]
@@ -303,7 +303,7 @@ def _halves(items: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 class _Step(Grouped):
     @staticmethod
     def forward(parameter: Tensor, gradient: Tensor, lr: float) -> tuple[Tensor, Tensor]:
-        from fewsure.kernels import layers
+        from fewsure.kernels.triton import layers
 
         return layers.step(parameter, gradient, lr)
 

@@ -2,7 +2,7 @@
 
 mapped (G, S, N) = h W of the groups (tasks), S samples each; columns beyond n are padding
 y = tanh(mapped + bias + inner·right)                 inner (G, S, r), the first r rows of right (G, R, N)
-KL of the samples, its gradient δ before tanh         as in `fewsure.kernels.moments`
+KL of the samples, its gradient δ before tanh         as in `fewsure.kernels.triton.moments`
 
 A program has all samples of some columns, and passes over them twice: for their moments, and for δ. The gradient of an
 objective is c·δ, c its derivative in the KL, and what the first k samples, which are handed out, add to their rows. No
