@@ -10,11 +10,11 @@ if not torch.cuda.is_available():
 
 install_import_hook(
     [
-        "fewsure.bounds",
-        "fewsure.certificates",
-        "fewsure.concentration",
-        "fewsure.conformal",
-        "fewsure.divergences",
+        "fewsure.theory.pac_bayes",
+        "fewsure.theory.held_out",
+        "fewsure.theory.concentration",
+        "fewsure.theory.conformal",
+        "fewsure.theory.divergences",
         "fewsure.metrics",
         "fewsure.posteriors",
     ],

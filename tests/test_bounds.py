@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from fewsure.bounds import Bound, bound_new_task, bound_one_task, theorem_1, theorem_2
-from fewsure.concentration import Reading, kl_inverse
 from fewsure.errors import FewsureError
+from fewsure.theory.concentration import Reading, kl_inverse
+from fewsure.theory.pac_bayes import Bound, bound_new_task, bound_one_task, theorem_1, theorem_2
 
 ZERO = torch.tensor(0.0, dtype=torch.float64)
 
@@ -162,7 +162,7 @@ def test_a_bound_whose_assumptions_do_not_hold_is_not_rigorous() -> None:
 
 def test_the_bound_of_the_papers_own_settings_is_vacuous() -> None:
     """T = 20, m = 50, ε = 0.1, σ₀ = 1e-6 with the 1,068,001 weights of the paper's regression generator at zero."""
-    from fewsure.divergences import gaussian_reading
+    from fewsure.theory.divergences import gaussian_reading
 
     weights = 128 * 256 + 256 + 256 * 512 + 512 + 512 * 1761 + 1761
     kl_theta = gaussian_reading(torch.zeros(weights), 1e-6, 0.0, 1.0)

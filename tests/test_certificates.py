@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fewsure import conformal
-from fewsure.certificates import disjoint_tasks, held_out, require_unused, split_classes
-from fewsure.concentration import upper_limit
-from fewsure.conformal import (
+from fewsure.errors import FewsureError
+from fewsure.theory import conformal
+from fewsure.theory.concentration import upper_limit
+from fewsure.theory.conformal import (
     Calibration,
     conformal_threshold,
     measure_intervals,
@@ -22,7 +22,7 @@ from fewsure.conformal import (
     probability_scores,
     residual_scores,
 )
-from fewsure.errors import FewsureError
+from fewsure.theory.held_out import disjoint_tasks, held_out, require_unused, split_classes
 
 REPETITIONS = 3000
 

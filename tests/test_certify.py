@@ -12,8 +12,6 @@ import torch
 
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.mixture import joined
-from fewsure.bounds import theorem_2
-from fewsure.certificates import held_out, split_classes
 from fewsure.certification import calibration_of, draws_of, with_coverage
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import Unit, environment_of, fresh_blocks
@@ -21,7 +19,6 @@ from fewsure.certification.freshness import record_data, require_fresh
 from fewsure.certification.predictor import CertifiedPredictor, new_draws, scores
 from fewsure.certification.theorem import theorem_of
 from fewsure.cli import main
-from fewsure.conformal import conformal_threshold, residual_scores
 from fewsure.core import streams
 from fewsure.core.vectorise import take
 from fewsure.data.classification import Features, forget_pools
@@ -36,6 +33,9 @@ from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions
 from fewsure.report.certificate_page import BEGIN, END, certificates_section
 from fewsure.report.certificate_table import certificate_table
+from fewsure.theory.conformal import conformal_threshold, residual_scores
+from fewsure.theory.held_out import held_out, split_classes
+from fewsure.theory.pac_bayes import theorem_2
 from fewsure.training.runs import Run
 
 from .helpers import small_simpa, write_blobs

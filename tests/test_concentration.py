@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fewsure.concentration import (
+from fewsure.core import streams
+from fewsure.errors import FewsureError
+from fewsure.theory.concentration import (
     betting_limit,
     chernoff_limit,
     kl_inverse,
@@ -16,8 +18,6 @@ from fewsure.concentration import (
     mean_reading,
     upper_limit,
 )
-from fewsure.core import streams
-from fewsure.errors import FewsureError
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch.distributions import Independent, MultivariateNormal, Normal, kl_divergence
 
-from fewsure.divergences import (
+from fewsure.errors import FewsureError
+from fewsure.networks import Mlp
+from fewsure.theory.divergences import (
     critic_reading,
     donsker_varadhan,
     gaussian_kl,
@@ -18,8 +20,6 @@ from fewsure.divergences import (
     semi_implicit_reading,
     standardise,
 )
-from fewsure.errors import FewsureError
-from fewsure.networks import Mlp
 
 pytestmark = pytest.mark.usefixtures("float64")
 

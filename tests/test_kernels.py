@@ -23,12 +23,12 @@ from fewsure.core.vectorise import draw_noise
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool
 from fewsure.data.sine_line import SineLine
-from fewsure.divergences import moment_kl
 from fewsure.kernels import conv_block as kernels
 from fewsure.kernels import fused
 from fewsure.models import classification, regression
 from fewsure.networks import Conv4, Mlp, flatten
 from fewsure.posteriors.implicit import ImplicitPosterior, Sight
+from fewsure.theory.divergences import moment_kl
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Model, Params, Stage, Task
 
@@ -92,7 +92,7 @@ def test_the_moment_kl_and_its_gradient_equal_the_plain_ones(
         return (weights * torch.func.vmap(lambda one: moment_kl(one, 0.7))(samples)).sum()
 
     expected, expected_gradient = of_all(samples), torch.func.grad(of_all)(samples)
-    monkeypatch.setattr("fewsure.divergences.fused_kernels_fit", lambda x: True)
+    monkeypatch.setattr("fewsure.theory.divergences.fused_kernels_fit", lambda x: True)
     torch.testing.assert_close(of_all(samples), expected, rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(torch.func.grad(of_all)(samples), expected_gradient, rtol=1e-4, atol=1e-4)
 

@@ -29,7 +29,6 @@ import torch
 from PIL import Image
 from safetensors.torch import save
 
-from fewsure import conformal
 from fewsure.algorithms.maml import Maml
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.freshness import require_fresh
@@ -49,6 +48,7 @@ from fewsure.learner import load
 from fewsure.networks import MlpOptions
 from fewsure.report.certificate_page import read_results
 from fewsure.report.facts import Problem, _certificate
+from fewsure.theory import conformal
 from fewsure.training.runs import Run
 from fewsure.workflow import evaluate_run, start_run, train_run
 

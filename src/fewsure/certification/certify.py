@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewsure import conformal
-from fewsure.certificates import held_out
 from fewsure.certification.environment import ASSUMED, FreshTasks, Unit, environment_of, fresh_blocks, unit_of
 from fewsure.certification.freshness import require_fresh
 from fewsure.certification.predictor import (
@@ -31,8 +29,6 @@ from fewsure.certification.predictor import (
     thresholds_without,
 )
 from fewsure.certification.theorem import no_bound, theorem_of
-from fewsure.concentration import Method, require_share
-from fewsure.conformal import Calibration
 from fewsure.core.config import finite, settle
 from fewsure.core.devices import device_name
 from fewsure.core.distributed import is_first
@@ -41,6 +37,10 @@ from fewsure.core.progress import ProgressLine
 from fewsure.errors import Diverged, FewsureError, require
 from fewsure.evaluation import SAMPLES
 from fewsure.metrics.summary import mean_over_tasks
+from fewsure.theory import conformal
+from fewsure.theory.concentration import Method, require_share
+from fewsure.theory.conformal import Calibration
+from fewsure.theory.held_out import held_out
 from fewsure.training.runs import RESULT_FORMAT, Run
 from fewsure.version import __version__
 

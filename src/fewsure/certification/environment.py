@@ -21,7 +21,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fewsure.certificates import disjoint_tasks, split_classes
 from fewsure.certification.freshness import STREAM, is_own
 from fewsure.core import streams
 from fewsure.core.vectorise import count, take
@@ -33,6 +32,7 @@ from fewsure.data.pools import Pool, restrict
 from fewsure.errors import FewsureError, require
 from fewsure.evaluation import BLOCK
 from fewsure.experiment import Experiment
+from fewsure.theory.held_out import disjoint_tasks, split_classes
 from fewsure.types import Facts, Task
 
 Unit = Literal["tasks", "new-tasks"]

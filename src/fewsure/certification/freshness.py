@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from fewsure.certificates import require_unused
 from fewsure.core.config import from_json
 from fewsure.core.distributed import is_first
 from fewsure.core.files import write_atomically
@@ -27,6 +26,7 @@ from fewsure.data.pools import Pool, Split
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment
 from fewsure.learned import needed_splits
+from fewsure.theory.held_out import require_unused
 from fewsure.training.runs import Run
 
 FILE = "data.json"

@@ -15,18 +15,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fewsure import conformal
-from fewsure.conformal import (
-    Calibration,
-    Measured,
-    conformal_threshold,
-    measure_intervals,
-    measure_sets,
-    prediction_intervals,
-    prediction_sets,
-    probability_scores,
-    residual_scores,
-)
 from fewsure.core import streams
 from fewsure.core.devices import device_of
 from fewsure.core.vectorise import count, draw_per_task
@@ -38,6 +26,18 @@ from fewsure.experiment import Experiment
 from fewsure.learned import with_learned
 from fewsure.metrics.scores import class_probabilities
 from fewsure.scoring import Predict
+from fewsure.theory import conformal
+from fewsure.theory.conformal import (
+    Calibration,
+    Measured,
+    conformal_threshold,
+    measure_intervals,
+    measure_sets,
+    prediction_intervals,
+    prediction_sets,
+    probability_scores,
+    residual_scores,
+)
 from fewsure.training.runs import CHECKPOINT, LEARNED_FILES, Checkpoint, Run
 from fewsure.types import Draw, Facts, Noise, Parts, Task
 

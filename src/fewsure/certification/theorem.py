@@ -18,18 +18,24 @@ from torch import Tensor
 
 from fewsure.algorithms.mixture import split
 from fewsure.algorithms.simpa import Simpa
-from fewsure.bounds import Bound, Form, bound_new_task
-from fewsure.concentration import Reading, mean_reading
 from fewsure.core import streams
 from fewsure.core.devices import device_of
 from fewsure.core.distributed import share_out
 from fewsure.core.vectorise import better_looped, draw_noise, draw_per_task, for_each
-from fewsure.divergences import critic_reading, gaussian_reading, moment_reading, semi_implicit_reading, standardise
 from fewsure.errors import Diverged
 from fewsure.evaluation import as_evaluated
 from fewsure.experiment import Experiment
 from fewsure.networks import flatten, unflatten
 from fewsure.posteriors import outputs
+from fewsure.theory.concentration import Reading, mean_reading
+from fewsure.theory.divergences import (
+    critic_reading,
+    gaussian_reading,
+    moment_reading,
+    semi_implicit_reading,
+    standardise,
+)
+from fewsure.theory.pac_bayes import Bound, Form, bound_new_task
 from fewsure.types import Draw, Noise, Parts, Task
 
 FORMS: tuple[Form, ...] = ("paper", "log", "kl")

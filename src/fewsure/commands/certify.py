@@ -8,11 +8,11 @@ from pathlib import Path
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import Unit
 from fewsure.commands.common import Common, command
-from fewsure.concentration import Method
 from fewsure.core.distributed import is_first, together
 from fewsure.errors import FewsureError
 from fewsure.report.certificate_page import keep, read_results, require_place
 from fewsure.report.certificate_table import certificate_table
+from fewsure.theory.concentration import Method
 from fewsure.training.runs import Run
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fewsure.commands.common import Common, command
-from fewsure.conformal import Calibration
 from fewsure.errors import FewsureError, require
 from fewsure.learner import load
 from fewsure.learner.adapted import require_coverage
 from fewsure.predicting import Files, predictions, write_file, write_records
+from fewsure.theory.conformal import Calibration
 
 
 @dataclass(frozen=True, kw_only=True)

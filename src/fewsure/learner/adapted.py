@@ -13,7 +13,6 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from fewsure.certification.predictor import norm_of, with_coverage
-from fewsure.conformal import Calibration
 from fewsure.core.config import checked, from_json
 from fewsure.core.files import write_atomically
 from fewsure.errors import Diverged, FewsureError, require
@@ -21,6 +20,7 @@ from fewsure.learner.inputs import read_inputs, read_targets
 from fewsure.learner.labels import Labels, read_labels
 from fewsure.learner.prediction import ClassPrediction, Promise, ValuePrediction
 from fewsure.learner.predictor import Predictor, State
+from fewsure.theory.conformal import Calibration
 from fewsure.types import Batch, Model, Noise, Parts
 
 FORMAT = 2

@@ -13,7 +13,6 @@ from torch import Tensor
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
 from fewsure.certification.predictor import CALIBRATION, Draws, calibration_of, draws_of, load_predictor, new_draws
-from fewsure.conformal import Calibration
 from fewsure.core.devices import precision, precision_on_cpu
 from fewsure.data.scale import Scale
 from fewsure.errors import FewsureError
@@ -21,6 +20,7 @@ from fewsure.evaluation import SAMPLES
 from fewsure.experiment import Experiment
 from fewsure.kernels.fused import fused_kernels
 from fewsure.learner.inputs import scale_of
+from fewsure.theory.conformal import Calibration
 from fewsure.training.runs import Run
 from fewsure.types import Batch, Model, Noise, Parts
 

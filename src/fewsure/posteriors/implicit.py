@@ -22,10 +22,10 @@ from torch.func import vjp
 
 from fewsure.core.devices import LARGE, in_full, rounded_type
 from fewsure.core.gradient import clip, clip_scale, detach, take_step
-from fewsure.divergences import VARIANCE_FLOOR, moment_kl, moment_log_bias
 from fewsure.kernels.fused import fused_kernels_fit
 from fewsure.kernels.fused_generator import Back, Squash, hand_out, of_start, squash
 from fewsure.networks import ALIGNED, Mlp, flatten, layer, product, weight_count
+from fewsure.theory.divergences import VARIANCE_FLOOR, moment_kl, moment_log_bias
 from fewsure.types import Draw, Network, Params
 
 INITIAL_SPREAD = 0.1

@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fewsure.concentration import Method, require_share, upper_limit
 from fewsure.core import streams
 from fewsure.errors import FewsureError, require
+from fewsure.theory.concentration import Method, require_share, upper_limit
 
 
 @dataclass(frozen=True)

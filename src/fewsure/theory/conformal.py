@@ -28,10 +28,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from fewsure.concentration import require_share
 from fewsure.core.config import from_json
 from fewsure.core.files import write_atomically
 from fewsure.errors import FewsureError, require
+from fewsure.theory.concentration import require_share
 
 FORMAT = 2
 DRAWS = "draws/"

@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fewsure.concentration import Reading, kl_inverse, require_share
 from fewsure.errors import require
+from fewsure.theory.concentration import Reading, kl_inverse, require_share
 
 Form = Literal["paper", "log", "kl"]
 Scalar = Float[Tensor, ""]
@@ -193,7 +193,7 @@ def bound_one_task(
     """Theorem 1 from readings. Of δ, what the readings have not used up is the theorem's ε.
 
     `loss` is E_q[ℓ] on the m examples, in [0, 1]; a mean over finitely many w is an `estimate` of it, and
-    `fewsure.concentration.mean_reading` an upper bound. `caveats` names the assumptions that do not hold.
+    `fewsure.theory.concentration.mean_reading` an upper bound. `caveats` names the assumptions that do not hold.
 
     >>> exact = Reading(0.1, "exact")
     >>> bound = bound_one_task(exact, Reading(2.0, "exact"), examples=500, delta=0.05, form="kl", caveats=())
