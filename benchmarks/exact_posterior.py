@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fewsure.core import streams
 from fewsure.core.vectorise import draw_per_task, take
-from fewsure.data.sine_line import Functions, SineLine
+from fewsure.data.sets.sine_line import Functions, SineLine
 from fewsure.evaluation import SAMPLES
 from fewsure.scoring.regression import RegressionScorer
 from fewsure.types import Task

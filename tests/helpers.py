@@ -9,9 +9,9 @@ from torch import Tensor
 from fewsure.algorithms.simpa import Simpa
 from fewsure.core import streams
 from fewsure.core.vectorise import draw_noise
-from fewsure.data.embeddings import write_features
+from fewsure.data.io.feature_files import write_features
 from fewsure.data.pools import SPLITS, Pool
-from fewsure.data.sine_line import SineLine
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.models import regression
 from fewsure.networks import Mlp
 from fewsure.training.engine import Engine

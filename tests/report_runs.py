@@ -8,8 +8,8 @@ import torch
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
-from fewsure.data.own_images import Images, OwnConv4Options
-from fewsure.data.sine_line import SineLine
+from fewsure.data.own.images import Images, OwnConv4Options
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions
 from fewsure.report.page import Written, write_report

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fewsure.data import archives
-from fewsure.data.checksums import file_checksum, verify
+from fewsure.data.io import archives
+from fewsure.data.io.checksums import file_checksum, verify
 from fewsure.errors import FewsureError
 
 from .data_files import write_tree, write_zip

@@ -23,10 +23,10 @@ from fewsure.core import streams
 from fewsure.core.vectorise import take
 from fewsure.data.classification import Features, forget_pools
 from fewsure.data.episodes import Episodes
-from fewsure.data.own_regression import RowTasks
-from fewsure.data.own_tasks import GivenClasses, classification_tasks, regression_tasks
+from fewsure.data.own.arrays import GivenClasses, classification_tasks, regression_tasks
+from fewsure.data.own.regression import RowTasks
 from fewsure.data.pools import SPLITS, Pool, restrict
-from fewsure.data.sine_line import SineLine
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.evaluation import unseen_block
 from fewsure.experiment import Experiment, Training

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fewsure.cli import main
-from fewsure.data.datasets import DATA_SETS
-from fewsure.data.description import Remote
 from fewsure.data.pools import SPLITS
+from fewsure.data.sets.description import Remote
+from fewsure.data.sets.registry import DATA_SETS
 
 from .data_files import image_bytes, random_image, write_zip
 from .test_data_sets import small_omniglot

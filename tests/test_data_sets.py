@@ -20,15 +20,16 @@ import torch
 from PIL import Image
 
 from fewsure.core import streams
-from fewsure.data import images, prepared
-from fewsure.data.cache import load
-from fewsure.data.checksums import pool_checksum
-from fewsure.data.cifar_fs import SPLIT_CLASSES
+from fewsure.data import prepared
 from fewsure.data.classification import Features
-from fewsure.data.datasets import DATA_SETS
-from fewsure.data.embeddings import load_features, write_features
-from fewsure.data.places import cache_root, data_root
+from fewsure.data.io import images
+from fewsure.data.io.cache import load
+from fewsure.data.io.checksums import pool_checksum
+from fewsure.data.io.feature_files import load_features, write_features
+from fewsure.data.io.places import cache_root, data_root
 from fewsure.data.pools import SPLITS, Pool, Split
+from fewsure.data.sets.cifar_fs import SPLIT_CLASSES
+from fewsure.data.sets.registry import DATA_SETS
 from fewsure.errors import FewsureError
 from fewsure.experiment import load_preset
 from fewsure.learner.inputs import read_inputs, scale_of
@@ -379,7 +380,7 @@ def test_what_a_killed_process_left_is_cleared_after_a_day(own_data: Path) -> No
 def test_processes_that_race_all_succeed(own_data: Path) -> None:
     small_omniglot(own_data)
     code = (
-        "from fewsure.data.cache import load\nfrom fewsure.data.datasets import DATA_SETS\n"
+        "from fewsure.data.io.cache import load\nfrom fewsure.data.sets.registry import DATA_SETS\n"
         "print(load(DATA_SETS['omniglot'], 'train', quiet=True).checksum)"
     )
     racers = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]

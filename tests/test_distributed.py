@@ -11,7 +11,7 @@ import torch
 
 from fewsure.commands.train import _parse_experiment
 from fewsure.core import distributed
-from fewsure.data.sine_line import SineLine
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions

@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from fewsure.data.download import download
+from fewsure.data.io.download import download
 from fewsure.errors import FewsureError
 
 CONTENT = bytes(range(256)) * 5000

@@ -28,7 +28,7 @@ from fewsure.core import streams
 from fewsure.core.cuda_graph import Recorded
 from fewsure.core.shards import SHARD, InMemory, ShardFolder, joined
 from fewsure.data.classification import FeatureHeadOptions, Features
-from fewsure.data.sine_line import SineLine
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import BLOCK, UnseenBlocks, evaluate, evaluate_in_shards, identity
 from fewsure.experiment import Experiment, Training

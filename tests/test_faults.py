@@ -16,7 +16,7 @@ from fewsure.algorithms.platipus import Platipus
 from fewsure.algorithms.simpa import Simpa
 from fewsure.cli import main
 from fewsure.core import files
-from fewsure.data.sine_line import SineLine
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
 from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions

@@ -13,9 +13,9 @@ import torch
 
 from fewsure.cli import main
 from fewsure.data.augmentation import crops, jittered, unit
-from fewsure.data.checksums import pool_checksum
-from fewsure.data.embeddings import load_features
 from fewsure.data.episodes import Episodes
+from fewsure.data.io.checksums import pool_checksum
+from fewsure.data.io.feature_files import load_features
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.errors import Diverged, FewsureError
 from fewsure.features import workflow

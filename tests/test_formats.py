@@ -13,9 +13,9 @@ import torch
 
 from fewsure.algorithms.maml import Maml
 from fewsure.certification.certify import Request, certify_run
-from fewsure.data import cache
+from fewsure.data.io import cache
 from fewsure.data.pools import Pool
-from fewsure.data.sine_line import SineLine
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions

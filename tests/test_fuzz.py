@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fewsure.data import archives, cifar_fs
+from fewsure.data.io import archives
+from fewsure.data.sets import cifar_fs
 from fewsure.errors import FewsureError
 
 from .reliability import short

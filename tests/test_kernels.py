@@ -22,7 +22,7 @@ from fewsure.core.devices import precision
 from fewsure.core.vectorise import draw_noise
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool
-from fewsure.data.sine_line import SineLine
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.kernels import conv_block as kernels
 from fewsure.kernels import fused
 from fewsure.models import classification, regression

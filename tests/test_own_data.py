@@ -17,8 +17,8 @@ from fewsure.cli import main
 from fewsure.core import streams
 from fewsure.core.config import from_record, to_record
 from fewsure.data import DATA, prepared
-from fewsure.data.own_rows import SHARES, split_by_name
-from fewsure.data.own_tasks import classification_tasks, labelled_examples, own_tasks, regression_tasks
+from fewsure.data.own.arrays import classification_tasks, labelled_examples, own_tasks, regression_tasks
+from fewsure.data.own.rows import SHARES, split_by_name
 from fewsure.data.pools import SPLITS
 from fewsure.experiment import load_preset
 from fewsure.learned import most_likely_noise

@@ -13,7 +13,7 @@ from fewsure.core.config import LEARNED
 from fewsure.core.vectorise import draw_noise, draw_per_task, for_each
 from fewsure.data import DATA
 from fewsure.data.classification import Features
-from fewsure.data.sine_line import SineLine
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.evaluation import evaluate
 from fewsure.experiment import DEFAULT_PRESET, Experiment, Training, load_preset, preset_names

@@ -18,7 +18,7 @@ import pytest
 from fewsure.algorithms import ALGORITHMS
 from fewsure.cli import main
 from fewsure.core.processes import side_by_side
-from fewsure.data.embeddings import load_features
+from fewsure.data.io.feature_files import load_features
 from fewsure.errors import FewsureError
 from fewsure.experiment import load_preset
 from fewsure.features.extract import nearest_mean_accuracy

@@ -33,7 +33,7 @@ from .helpers import (
 
 
 def test_the_generator_and_critic_have_the_papers_sizes() -> None:
-    from fewsure.data.sine_line import SineLine
+    from fewsure.data.sets.sine_line import SineLine
     from fewsure.experiment import load_preset
     from fewsure.networks import MlpOptions
 

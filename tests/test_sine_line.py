@@ -7,7 +7,7 @@ import scipy.stats
 import torch
 
 from fewsure.core import streams
-from fewsure.data.sine_line import SineLine
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 
 

@@ -10,7 +10,7 @@ import torch
 
 from fewsure.algorithms import ALGORITHMS
 from fewsure.algorithms.maml import Maml
-from fewsure.data.sine_line import SineLine
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import evaluate
 from fewsure.experiment import Experiment, Training

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fewsure.data.unpickle import as_text, load, load_fields
+from fewsure.data.io.unpickle import as_text, load, load_fields
 from fewsure.errors import FewsureError
 
 from .data_files import python2_pickle

@@ -75,7 +75,7 @@ def modules() -> list[Path]:
 
 
 def name_of(module: Path) -> str:
-    """`fewsure.data.scale`, of a file."""
+    """`fewsure.data.scaling`, of a file."""
     parts = module.relative_to(SOURCE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

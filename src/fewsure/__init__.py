@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from fewsure.version import __version__
 
 if TYPE_CHECKING:
-    from fewsure.data.own_images import Images
-    from fewsure.data.own_tables import Table, TableClasses
-    from fewsure.data.own_tasks import classification_tasks, labelled_examples, regression_tasks
+    from fewsure.data.own.arrays import classification_tasks, labelled_examples, regression_tasks
+    from fewsure.data.own.images import Images
+    from fewsure.data.own.tables import Table, TableClasses
     from fewsure.errors import FewsureError
     from fewsure.learner import Adapted, ClassPrediction, Learner, ValuePrediction, load
 

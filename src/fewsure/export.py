@@ -26,7 +26,7 @@ from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
 from fewsure.core.files import write_atomically
-from fewsure.data.scale import LengthScale
+from fewsure.data.scaling import LengthScale
 from fewsure.errors import FewsureError
 from fewsure.learner.adapted import Adapted
 from fewsure.learner.prediction import ClassPrediction, ValuePrediction

@@ -16,7 +16,7 @@ from torch import Tensor
 from fewsure.core.distributed import any_of, is_first
 from fewsure.core.progress import ProgressLine
 from fewsure.data.classification import Classification
-from fewsure.data.own_regression import OwnRegression
+from fewsure.data.own.regression import OwnRegression
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged
 from fewsure.evaluation import BLOCK, score_blocks, shared_noise, unseen_block

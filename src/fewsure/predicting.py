@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from fewsure.core.config import finite
 from fewsure.core.files import writing
 from fewsure.data.classification import Omniglot
-from fewsure.data.images import is_image
-from fewsure.data.own_images import load_image
-from fewsure.data.own_tables import Table, TableClasses
-from fewsure.data.scale import Scale
-from fewsure.data.table_files import Columns, read_blocks, read_table
+from fewsure.data.io.images import is_image
+from fewsure.data.io.table_files import Columns, read_blocks, read_table
+from fewsure.data.own.images import load_image
+from fewsure.data.own.tables import Table, TableClasses
+from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment
 from fewsure.learner.adapted import Adapted

@@ -27,7 +27,7 @@ from safetensors.torch import load_file
 
 from fewsure.algorithms.maml import Maml
 from fewsure.core import files
-from fewsure.data.sine_line import SineLine
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.evaluation import evaluate
 from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from fewsure.algorithms.maml import Maml
 from fewsure.certification.certify import Request, certify_run
 from fewsure.core.distributed import together
-from fewsure.data.sine_line import SineLine
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions

@@ -15,7 +15,7 @@ from fewsure.algorithms.simpa import Simpa
 from fewsure.algorithms.vampire import Vampire
 from fewsure.data.classification import Classification
 from fewsure.data.pools import Pool, Split
-from fewsure.data.sine_line import SineLine
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.experiment import Experiment, Training
 from fewsure.networks import Conv4Options, MlpOptions
 from fewsure.types import Algorithm

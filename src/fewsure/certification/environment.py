@@ -27,7 +27,7 @@ from fewsure.core.vectorise import count, take
 from fewsure.data import Data, Tasks
 from fewsure.data.classification import Classification
 from fewsure.data.episodes import Episodes
-from fewsure.data.own_regression import OwnRegression, RowTasks
+from fewsure.data.own.regression import OwnRegression, RowTasks
 from fewsure.data.pools import Pool, restrict
 from fewsure.errors import FewsureError, require
 from fewsure.evaluation import BLOCK

@@ -18,10 +18,10 @@ from fewsure.core.distributed import is_first
 from fewsure.core.files import write_atomically
 from fewsure.data import Data
 from fewsure.data.classification import Classification
-from fewsure.data.own_classes import OwnClassification
-from fewsure.data.own_images import Images
-from fewsure.data.own_regression import OwnRegression
-from fewsure.data.own_tasks import GivenClasses, GivenRegression
+from fewsure.data.own.arrays import GivenClasses, GivenRegression
+from fewsure.data.own.classes import OwnClassification
+from fewsure.data.own.images import Images
+from fewsure.data.own.regression import OwnRegression
 from fewsure.data.pools import Pool, Split
 from fewsure.errors import FewsureError
 from fewsure.experiment import Experiment

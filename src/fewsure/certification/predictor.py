@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree
 from fewsure.core import streams
 from fewsure.core.devices import device_of
 from fewsure.core.vectorise import count, draw_per_task
-from fewsure.data.own_regression import OwnRegression
-from fewsure.data.sine_line import SineLine
+from fewsure.data.own.regression import OwnRegression
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError, require
 from fewsure.evaluation import UnseenBlock, score_blocks
 from fewsure.experiment import Experiment

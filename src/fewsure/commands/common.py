@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from fewsure.data.places import DATA_VARIABLE
+from fewsure.data.io.places import DATA_VARIABLE
 from fewsure.options import Parser, add_options, from_namespace
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from fewsure.commands.common import Command, Common, parse
 from fewsure.core.devices import find_device
-from fewsure.data.cache import load
 from fewsure.data.command import check_data, get_data, get_text, is_own, list_data, list_text
-from fewsure.data.datasets import DATA_SETS
-from fewsure.data.findings import check_text
-from fewsure.data.own_check import Roles, check_images, check_table
+from fewsure.data.io.cache import load
+from fewsure.data.own.check import Roles, check_images, check_table
+from fewsure.data.own.findings import check_text
 from fewsure.data.pools import SPLITS
+from fewsure.data.sets.registry import DATA_SETS
 from fewsure.errors import FewsureError, require_known
 from fewsure.features.classifier import Recipe
 from fewsure.features.workflow import check_out, describe, make_features, recorded_recipe

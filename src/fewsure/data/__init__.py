@@ -16,13 +16,13 @@ from fewsure.data.classification import (
     TieredImageNetLeo,
     TinyTiered,
 )
-from fewsure.data.own_classes import OwnClassification
-from fewsure.data.own_images import Images, OwnConv4Options
-from fewsure.data.own_regression import OwnRegression
-from fewsure.data.own_tables import Table, TableClasses
-from fewsure.data.own_tasks import GivenClasses, GivenImages, GivenRegression
+from fewsure.data.own.arrays import GivenClasses, GivenImages, GivenRegression
+from fewsure.data.own.classes import OwnClassification
+from fewsure.data.own.images import Images, OwnConv4Options
+from fewsure.data.own.regression import OwnRegression
+from fewsure.data.own.tables import Table, TableClasses
 from fewsure.data.pools import Split
-from fewsure.data.sine_line import SineLine
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.networks import Conv4Options, MlpOptions
 from fewsure.types import Facts, Kind, Model, Task
 

@@ -11,13 +11,13 @@ import torch
 
 from fewsure.core.config import LEARNED, settle
 from fewsure.data.augmentation import Augmentation, Mixing, Moving
-from fewsure.data.cache import load
-from fewsure.data.datasets import DATA_SETS
-from fewsure.data.embeddings import load_features
 from fewsure.data.episodes import Episodes
-from fewsure.data.places import data_root
+from fewsure.data.io.cache import load
+from fewsure.data.io.feature_files import load_features
+from fewsure.data.io.places import data_root
 from fewsure.data.pools import Pool, Split, merge, restrict
-from fewsure.data.scale import LengthScale, Scale
+from fewsure.data.scaling import LengthScale, Scale
+from fewsure.data.sets.registry import DATA_SETS
 from fewsure.errors import FewsureError, require
 from fewsure.models import classification
 from fewsure.networks import Conv4Options, Mlp, MlpOptions

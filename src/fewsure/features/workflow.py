@@ -1,7 +1,7 @@
 """From images to a folder of features: train the classifier, with progress and checkpoints; extract; publish at once.
 
     features.json                  what was done: the recipe, the data's checksums, device, seconds, accuracies
-    {train,validation,test}.npz    features and labels, as `fewsure.data.embeddings` reads them
+    {train,validation,test}.npz    features and labels, as `fewsure.data.io.feature_files` reads them
     network.safetensors            the weights and the statistics of the channels
     metrics.jsonl                  one line per epoch and per checkpoint of the training
 
@@ -27,7 +27,7 @@ from fewsure.core.config import from_json, from_record, to_record
 from fewsure.core.devices import device_name
 from fewsure.core.files import write_atomically
 from fewsure.core.progress import ProgressLine
-from fewsure.data.embeddings import load_features, write_features
+from fewsure.data.io.feature_files import load_features, write_features
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.errors import Diverged, FewsureError
 from fewsure.features.classifier import FeatureNetwork, Recipe, Training, build_network, precision

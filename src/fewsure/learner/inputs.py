@@ -8,9 +8,9 @@ from torch import Tensor
 
 from fewsure.data import Data
 from fewsure.data.classification import Classification, FeatureSet
-from fewsure.data.own_classes import OwnClassification
-from fewsure.data.own_regression import OwnRegression
-from fewsure.data.scale import Scale, require_pixels
+from fewsure.data.own.classes import OwnClassification
+from fewsure.data.own.regression import OwnRegression
+from fewsure.data.scaling import Scale, require_pixels
 from fewsure.errors import FewsureError
 
 

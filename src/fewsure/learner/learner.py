@@ -15,7 +15,7 @@ from fewsure.core.config import checked, field_types
 from fewsure.core.devices import find_device
 from fewsure.core.progress import silenced
 from fewsure.data import DATA
-from fewsure.data.own_tasks import GivenClasses, GivenRegression, own_tasks
+from fewsure.data.own.arrays import GivenClasses, GivenRegression, own_tasks
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
 from fewsure.learner.adapted import Adapted, adapt, load_adapted

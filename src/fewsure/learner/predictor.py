@@ -14,7 +14,7 @@ from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
 from fewsure.certification.predictor import CALIBRATION, Draws, calibration_of, draws_of, load_predictor, new_draws
 from fewsure.core.devices import precision, precision_on_cpu
-from fewsure.data.scale import Scale
+from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
 from fewsure.evaluation import SAMPLES
 from fewsure.experiment import Experiment

@@ -11,7 +11,7 @@ import torch
 
 from fewsure.core.devices import device_of
 from fewsure.core.files import write_atomically
-from fewsure.data.sine_line import SineLine
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.learned import with_learned
 from fewsure.report.curves import LoggedRun, learning_curves_drawings

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from fewsure.data.own_regression import OwnRegression
-from fewsure.data.sine_line import SineLine
+from fewsure.data.own.regression import OwnRegression
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.experiment import Experiment
 from fewsure.scoring.classification import ClassificationScorer
 from fewsure.scoring.observed import ObservedScorer

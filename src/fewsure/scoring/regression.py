@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewsure.data.sine_line import GRID
+from fewsure.data.sets.sine_line import GRID
 from fewsure.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
 from fewsure.metrics.scores import mean_squared_error, mixture_nll
 from fewsure.metrics.summary import TaskMean, TaskTotal

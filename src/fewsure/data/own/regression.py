@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from fewsure.core.config import LEARNED, settle
-from fewsure.data.embeddings import pool_of_rows
 from fewsure.data.episodes import choose
-from fewsure.data.own_rows import SHARES, Rows, Shares, require_shares, row_splits
+from fewsure.data.io.feature_files import pool_of_rows
+from fewsure.data.own.rows import SHARES, Rows, Shares, require_shares, row_splits
 from fewsure.data.pools import Pool, Split
-from fewsure.data.scale import Scale, learn_scale
+from fewsure.data.scaling import Scale, learn_scale
 from fewsure.errors import FewsureError, require
 from fewsure.models import regression
 from fewsure.networks import MlpOptions

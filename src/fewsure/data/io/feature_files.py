@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from torch import Tensor
 
 from fewsure.core.files import write_atomically
-from fewsure.data.checksums import pool_checksum
+from fewsure.data.io.checksums import pool_checksum
 from fewsure.data.pools import Pool, Split
 from fewsure.errors import FewsureError, require
 

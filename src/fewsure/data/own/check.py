@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fewsure.core.progress import ProgressLine
-from fewsure.data.findings import Result, counted
-from fewsure.data.own_images import PLACEMENT, Found, find_images, image_splits, load_image
-from fewsure.data.own_rows import SHARES, Rows, row_splits
-from fewsure.data.own_tables import Table, TableClasses, open_table
+from fewsure.data.io.table_files import Columns, is_number
+from fewsure.data.own.findings import Result, counted
+from fewsure.data.own.images import PLACEMENT, Found, find_images, image_splits, load_image
+from fewsure.data.own.rows import SHARES, Rows, row_splits
+from fewsure.data.own.tables import Table, TableClasses, open_table
 from fewsure.data.pools import SPLITS
-from fewsure.data.table_files import Columns, is_number
 from fewsure.errors import FewsureError
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fewsure.data.own_classes import OwnClassification
-from fewsure.data.own_regression import OwnRegression
-from fewsure.data.own_rows import Rows
-from fewsure.data.table_files import Columns, read_table
+from fewsure.data.io.table_files import Columns, read_table
+from fewsure.data.own.classes import OwnClassification
+from fewsure.data.own.regression import OwnRegression
+from fewsure.data.own.rows import Rows
 from fewsure.errors import FewsureError
 
 CHOICE = ", or name the columns to be used with --features"

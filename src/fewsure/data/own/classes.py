@@ -10,10 +10,10 @@ import torch
 
 from fewsure.core.config import LEARNED
 from fewsure.data.classification import Classification, forget_pools
-from fewsure.data.embeddings import pool_of_rows
-from fewsure.data.own_rows import SHARES, Rows, Shares, require_shares, row_splits
+from fewsure.data.io.feature_files import pool_of_rows
+from fewsure.data.own.rows import SHARES, Rows, Shares, require_shares, row_splits
 from fewsure.data.pools import SPLITS, Pool, Split
-from fewsure.data.scale import Scale, learn_scale
+from fewsure.data.scaling import Scale, learn_scale
 from fewsure.errors import FewsureError
 
 

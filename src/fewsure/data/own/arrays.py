@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from fewsure.core.config import UNRECORDED, checked, field_types
-from fewsure.data.own_classes import OwnClassification
-from fewsure.data.own_regression import OwnRegression
-from fewsure.data.own_rows import SHARES, Rows
-from fewsure.data.scale import require_pixels
+from fewsure.data.own.classes import OwnClassification
+from fewsure.data.own.regression import OwnRegression
+from fewsure.data.own.rows import SHARES, Rows
+from fewsure.data.scaling import require_pixels
 from fewsure.errors import FewsureError, require_known
 
 LIMIT = 1000

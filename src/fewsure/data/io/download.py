@@ -8,7 +8,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from fewsure.core.progress import ProgressLine
-from fewsure.data.checksums import file_checksum
+from fewsure.data.io.checksums import file_checksum
 from fewsure.errors import FewsureError
 from fewsure.version import __version__
 
