@@ -23,7 +23,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fewsure.algorithms.mixture import logged
 from fewsure.algorithms.simpa import Simpa
 from fewsure.core import streams
 from fewsure.core.config import from_json
@@ -33,6 +32,7 @@ from fewsure.core.vectorise import draw_per_task
 from fewsure.evaluation import evaluate
 from fewsure.experiment import Experiment, load_preset
 from fewsure.learned import with_learned
+from fewsure.posteriors.mixture import logged
 from fewsure.reproduce import VALIDATION
 from fewsure.results import read_results
 from fewsure.targets import TARGETS, changed, read_trials

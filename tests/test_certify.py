@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from fewsure.algorithms.maml import Maml
-from fewsure.algorithms.mixture import joined
 from fewsure.certification import calibration_of, draws_of, with_coverage
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import Unit, environment_of, fresh_blocks
@@ -31,6 +30,7 @@ from fewsure.errors import FewsureError
 from fewsure.evaluation import unseen_block
 from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions
+from fewsure.posteriors.mixture import joined
 from fewsure.report.certificate_page import BEGIN, END, certificates_section
 from fewsure.report.certificate_table import certificate_table
 from fewsure.theory.conformal import conformal_threshold, residual_scores

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from fewsure.algorithms.mixture import behind, split
 from fewsure.algorithms.simpa import MOST_COMPONENTS, Simpa
 from fewsure.cli import main
 from fewsure.core.vectorise import take
@@ -14,6 +13,7 @@ from fewsure.errors import FewsureError
 from fewsure.evaluation import SAMPLES
 from fewsure.models import bounded_cross_entropy, bounded_squared_error
 from fewsure.networks import Mlp, weight_count
+from fewsure.posteriors.mixture import behind, split
 from fewsure.theory.divergences import gaussian_kl
 from fewsure.training.engine import Engine
 from fewsure.types import Parts, Stage

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fewsure.algorithms.gaussian import GaussianMethod
+from fewsure.algorithms.parts.gaussian import GaussianMethod
 from fewsure.errors import require
 from fewsure.posteriors.gaussian import GaussianPosterior, divergence, expected_loss
 from fewsure.types import Batch, Info, Model, Noise, Params, Parts, Stage, Task

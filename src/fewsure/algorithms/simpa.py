@@ -18,12 +18,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fewsure.algorithms.mixture import joined, of_each, shared_out, split
 from fewsure.core.gradient import detach, gradient_of, require_clip_norm, take_step, without_rounded
 from fewsure.errors import require
 from fewsure.networks import Mlp, unflatten, weight_count
 from fewsure.posteriors import outputs
 from fewsure.posteriors.implicit import ImplicitPosterior, Latent, Seen, Sight
+from fewsure.posteriors.mixture import joined, of_each, shared_out, split
 from fewsure.theory.divergences import critic_estimate, isotropic_kl, moment_kl, semi_implicit_kl, standardise
 from fewsure.theory.pac_bayes import theorem_1, theorem_2
 from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task

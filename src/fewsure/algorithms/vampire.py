@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fewsure.algorithms.gaussian import GaussianMethod
+from fewsure.algorithms.parts.gaussian import GaussianMethod
 from fewsure.posteriors.gaussian import GaussianPosterior, divergence, expected_loss
 from fewsure.types import Info, Model, Noise, Parts, Stage, Task
 

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewsure.algorithms.mixture import split
 from fewsure.algorithms.simpa import Simpa
 from fewsure.core import streams
 from fewsure.core.devices import device_of
@@ -27,6 +26,7 @@ from fewsure.evaluation import as_evaluated
 from fewsure.experiment import Experiment
 from fewsure.networks import flatten, unflatten
 from fewsure.posteriors import outputs
+from fewsure.posteriors.mixture import split
 from fewsure.theory.concentration import Reading, mean_reading
 from fewsure.theory.divergences import (
     critic_reading,
