@@ -21,7 +21,7 @@ def seconds_per_update() -> float:
     import torch
 
     from fewsure.core import streams
-    from fewsure.experiment import load_preset
+    from fewsure.training.experiment import load_preset
     from fewsure.training.optimiser import Optimiser
     from fewsure.training.update import MetaUpdate
 

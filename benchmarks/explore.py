@@ -30,12 +30,12 @@ from fewsure.core.devices import device_name, find_device
 from fewsure.core.files import write_atomically
 from fewsure.core.vectorise import draw_per_task
 from fewsure.evaluation import evaluate
-from fewsure.experiment import Experiment, load_preset
 from fewsure.learned import with_learned
 from fewsure.posteriors.mixture import logged
 from fewsure.reproduce import VALIDATION
 from fewsure.results import read_results
 from fewsure.targets import TARGETS, changed, read_trials
+from fewsure.training.experiment import Experiment, load_preset
 from fewsure.training.runs import Run
 from fewsure.types import Parts
 from fewsure.workflow import start_run, train_run

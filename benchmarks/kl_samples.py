@@ -23,11 +23,11 @@ from fewsure.core import streams
 from fewsure.core.files import write_atomically
 from fewsure.core.vectorise import take
 from fewsure.evaluation import shared_noise, unseen_block
-from fewsure.experiment import Experiment, load_preset
 from fewsure.networks import flatten, weight_count
 from fewsure.posteriors.implicit import ImplicitPosterior
 from fewsure.report.drawing import WIDTH, figure_png, tidy
 from fewsure.theory.divergences import moment_kl, moment_log_bias
+from fewsure.training.experiment import Experiment, load_preset
 from fewsure.training.loop import train
 from fewsure.training.runs import Run
 from fewsure.types import Params

@@ -25,13 +25,13 @@ from fewsure.data.classification import Classification
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool, restrict
 from fewsure.evaluation import BLOCK, UnseenBlock, score_blocks, shared_noise, with_noise
-from fewsure.experiment import Experiment
 from fewsure.learned import learn
 from fewsure.metrics.calibration import binned, binned_errors
 from fewsure.metrics.scores import class_probabilities, negative_log_likelihood
 from fewsure.report.styles import display_name
 from fewsure.scoring import Predict
 from fewsure.temperature import Temperature
+from fewsure.training.experiment import Experiment
 from fewsure.training.runs import Run
 from fewsure.types import Facts, Noise, Parts, Task
 from fewsure.version import __version__

@@ -18,8 +18,8 @@ from fewsure.bench.cases import Case, headline_cases
 from fewsure.core import streams
 from fewsure.core.files import write_atomically
 from fewsure.core.vectorise import draw_noise
-from fewsure.experiment import load_preset
 from fewsure.training.engine import Engine
+from fewsure.training.experiment import load_preset
 from fewsure.types import Stage
 from fewsure.version import __version__
 

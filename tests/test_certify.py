@@ -28,7 +28,6 @@ from fewsure.data.pools import SPLITS, Pool, restrict
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.evaluation import unseen_block
-from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions
 from fewsure.posteriors.mixture import joined
 from fewsure.report.certificate_page import BEGIN, END, certificates_section
@@ -36,6 +35,7 @@ from fewsure.report.certificate_table import certificate_table
 from fewsure.theory.conformal import conformal_threshold, residual_scores
 from fewsure.theory.held_out import held_out, split_classes
 from fewsure.theory.pac_bayes import theorem_2
+from fewsure.training.experiment import Experiment, Training
 from fewsure.training.runs import Run
 
 from .helpers import small_simpa, write_blobs

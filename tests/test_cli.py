@@ -12,7 +12,7 @@ from fewsure.bench.long import PRECISIONS, training_curve
 from fewsure.cli import main
 from fewsure.commands import COMMANDS
 from fewsure.data import DATA
-from fewsure.experiment import preset_names
+from fewsure.training.experiment import preset_names
 
 TINY = ["--updates", "6", "--tasks", "3", "--device", "cpu"]
 TINY_SIMPA = ["simpa", "--latent", "3", "--generator-hidden", "4", "--kl-samples", "6", *TINY]

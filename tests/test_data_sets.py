@@ -31,8 +31,8 @@ from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.data.sets.cifar_fs import SPLIT_CLASSES
 from fewsure.data.sets.registry import DATA_SETS
 from fewsure.errors import FewsureError
-from fewsure.experiment import load_preset
 from fewsure.learner.inputs import read_inputs, scale_of
+from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
 from fewsure.workflow import start_run
 

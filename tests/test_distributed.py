@@ -13,8 +13,8 @@ from fewsure.commands.train import _parse_experiment
 from fewsure.core import distributed
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
-from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions
+from fewsure.training.experiment import Experiment, Training
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.runs import Run
 from fewsure.training.update import MetaUpdate

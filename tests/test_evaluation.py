@@ -31,9 +31,9 @@ from fewsure.data.classification import FeatureHeadOptions, Features
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import BLOCK, UnseenBlocks, evaluate, evaluate_in_shards, identity
-from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions
 from fewsure.report.page import write_report
+from fewsure.training.experiment import Experiment, Training
 from fewsure.training.runs import Run
 from fewsure.types import Parts
 from fewsure.workflow import evaluate_run, start_run, train_run

@@ -18,8 +18,8 @@ from fewsure.cli import main
 from fewsure.core import files
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
-from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions
+from fewsure.training.experiment import Experiment, Training
 from fewsure.training.loop import Validation, train
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.runs import Run

@@ -17,8 +17,8 @@ from fewsure.data.io import cache
 from fewsure.data.pools import Pool
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
-from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions
+from fewsure.training.experiment import Experiment, Training
 from fewsure.training.runs import RESULT_FORMAT, Run
 from fewsure.workflow import evaluate_run, start_run, train_run
 

@@ -14,8 +14,8 @@ import fewsure
 from fewsure import Images, Learner, Table, TableClasses
 from fewsure.certification.certify import Request, certify_run
 from fewsure.cli import main
-from fewsure.experiment import load_preset
 from fewsure.predicting import Files
+from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
 
 from .data_files import image_bytes, random_image, write_tree

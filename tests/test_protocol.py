@@ -16,10 +16,10 @@ from fewsure.data.classification import Features
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.evaluation import evaluate
-from fewsure.experiment import DEFAULT_PRESET, Experiment, Training, load_preset, preset_names
 from fewsure.networks import MlpOptions
 from fewsure.options import field_documents
 from fewsure.training.engine import Engine
+from fewsure.training.experiment import DEFAULT_PRESET, Experiment, Training, load_preset, preset_names
 from fewsure.types import Algorithm, Parts, Stage
 
 from .helpers import assert_close, write_blobs

@@ -24,7 +24,6 @@ from fewsure.cli import main
 from fewsure.commands.train import _parse_experiment
 from fewsure.errors import FewsureError
 from fewsure.evaluation import evaluate
-from fewsure.experiment import load_preset
 from fewsure.learned import with_learned
 from fewsure.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
 from fewsure.report import page as page_module
@@ -39,6 +38,7 @@ from fewsure.report.styles import ALGORITHM_COLOURS, SPARE_COLOURS, RunStyle, ru
 from fewsure.report.tables import evaluation_tables
 from fewsure.report.ties import best_and_tied
 from fewsure.report.unseen import predict_unseen, predict_unseen_images
+from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
 from fewsure.workflow import evaluate_run
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from fewsure.algorithms import ALGORITHMS
-from fewsure.experiment import load_preset
 from fewsure.report.reference import SINE_LINE_5_SHOT, TABLE_1
 from fewsure.report.results_page import results_page
 from fewsure.report.styles import display_name
 from fewsure.results import read_results
 from fewsure.targets import TARGETS
+from fewsure.training.experiment import load_preset
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = json.loads((ROOT / "results" / "regression.json").read_text())

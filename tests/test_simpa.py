@@ -34,8 +34,8 @@ from .helpers import (
 
 def test_the_generator_and_critic_have_the_papers_sizes() -> None:
     from fewsure.data.sets.sine_line import SineLine
-    from fewsure.experiment import load_preset
     from fewsure.networks import MlpOptions
+    from fewsure.training.experiment import load_preset
 
     model = SineLine().model(MlpOptions())
     algorithm = load_preset("paper", "simpa", "sine-line").algorithm

@@ -13,8 +13,8 @@ from fewsure.algorithms.maml import Maml
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import evaluate
-from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions
+from fewsure.training.experiment import Experiment, Training
 from fewsure.training.loop import train
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.runs import Run

@@ -19,10 +19,10 @@ from fewsure.data.own.images import load_image
 from fewsure.data.own.tables import Table, TableClasses
 from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
-from fewsure.experiment import Experiment
 from fewsure.learner.adapted import Adapted
 from fewsure.learner.inputs import scale_of
 from fewsure.learner.prediction import ClassPrediction, ValuePrediction
+from fewsure.training.experiment import Experiment
 
 Array = NDArray[Any]
 Record = dict[str, Any]

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from fewsure.core.files import write_atomically
-from fewsure.experiment import load_preset
 from fewsure.report.page import write_report
+from fewsure.training.experiment import load_preset
 from fewsure.workflow import evaluate_run, start_run, train_run
 
 

@@ -29,7 +29,6 @@ from fewsure.data import prepared
 from fewsure.data.classification import FeatureSet
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import evaluate
-from fewsure.experiment import GROUPS, Experiment
 from fewsure.features.extract import nearest_mean_accuracy
 from fewsure.learned import with_learned
 from fewsure.report.drawing import figure_png
@@ -39,6 +38,7 @@ from fewsure.report.results_page import results_page
 from fewsure.report.styles import run_styles
 from fewsure.results import earlier_results, run_of, with_earlier, written
 from fewsure.targets import TARGETS, read_trials
+from fewsure.training.experiment import GROUPS, Experiment
 from fewsure.training.runs import Run
 from fewsure.workflow import WITHOUT_EFFECT, evaluate_run, start_run, train_run
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from fewsure.core.config import from_record, to_record
 from fewsure.data.pools import Split
-from fewsure.experiment import GROUPS, Experiment, load_preset
+from fewsure.training.experiment import GROUPS, Experiment, load_preset
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,8 @@ from fewsure.data.classification import Classification
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation import evaluate, evaluate_in_shards, identity
-from fewsure.experiment import GROUPS, Experiment
 from fewsure.learned import learned_by, needed_splits, with_learned
+from fewsure.training.experiment import GROUPS, Experiment
 from fewsure.training.loop import Progress, Validation, train
 from fewsure.training.runs import LAST, Checkpoint, Run
 from fewsure.training.tensorboard import EventWriter

@@ -29,8 +29,8 @@ from fewsure.algorithms.maml import Maml
 from fewsure.core import files
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.evaluation import evaluate
-from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions
+from fewsure.training.experiment import Experiment, Training
 from fewsure.training.loop import Validation, train
 from fewsure.training.runs import BEST_FILE, CHECKPOINT, HISTORY, Run
 from fewsure.types import Parts

@@ -42,7 +42,6 @@ from fewsure.data.sets import cifar_fs, mini_imagenet, tiny_tiered
 from fewsure.data.sets.description import DataSet
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
-from fewsure.experiment import Experiment, Training
 from fewsure.features.classifier import Recipe, build_network
 from fewsure.features.workflow import load_network, recorded_recipe
 from fewsure.learner import load
@@ -50,6 +49,7 @@ from fewsure.networks import MlpOptions
 from fewsure.report.certificate_page import read_results
 from fewsure.report.facts import Problem, _certificate
 from fewsure.theory import conformal
+from fewsure.training.experiment import Experiment, Training
 from fewsure.training.runs import Run
 from fewsure.workflow import evaluate_run, start_run, train_run
 

@@ -22,8 +22,8 @@ from fewsure.certification.certify import Request, certify_run
 from fewsure.core.distributed import together
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
-from fewsure.experiment import Experiment, Training
 from fewsure.networks import MlpOptions
+from fewsure.training.experiment import Experiment, Training
 from fewsure.training.runs import CHECKPOINT, Run
 from fewsure.types import Algorithm
 from fewsure.workflow import evaluate_run, start_run, train_run

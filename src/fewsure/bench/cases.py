@@ -16,8 +16,8 @@ from fewsure.algorithms.vampire import Vampire
 from fewsure.data.classification import Classification
 from fewsure.data.pools import Pool, Split
 from fewsure.data.sets.sine_line import SineLine
-from fewsure.experiment import Experiment, Training
 from fewsure.networks import Conv4Options, MlpOptions
+from fewsure.training.experiment import Experiment, Training
 from fewsure.types import Algorithm
 
 TASKS = 20

@@ -16,9 +16,9 @@ from fewsure.bench.cases import Case
 from fewsure.core import streams
 from fewsure.core.devices import precision
 from fewsure.core.vectorise import draw_noise
-from fewsure.experiment import Experiment, Training
 from fewsure.posteriors.implicit import ImplicitPosterior
 from fewsure.training.engine import Engine
+from fewsure.training.experiment import Experiment, Training
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.update import MetaUpdate
 from fewsure.types import Algorithm, Model, Parts, Stage

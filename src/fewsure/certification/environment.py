@@ -31,8 +31,8 @@ from fewsure.data.own.regression import OwnRegression, RowTasks
 from fewsure.data.pools import Pool, restrict
 from fewsure.errors import FewsureError, require
 from fewsure.evaluation import BLOCK
-from fewsure.experiment import Experiment
 from fewsure.theory.held_out import disjoint_tasks, split_classes
+from fewsure.training.experiment import Experiment
 from fewsure.types import Facts, Task
 
 Unit = Literal["tasks", "new-tasks"]

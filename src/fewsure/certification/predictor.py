@@ -22,7 +22,6 @@ from fewsure.data.own.regression import OwnRegression
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError, require
 from fewsure.evaluation import UnseenBlock, score_blocks
-from fewsure.experiment import Experiment
 from fewsure.learned import with_learned
 from fewsure.metrics.scores import class_probabilities
 from fewsure.scoring import Predict
@@ -38,6 +37,7 @@ from fewsure.theory.conformal import (
     probability_scores,
     residual_scores,
 )
+from fewsure.training.experiment import Experiment
 from fewsure.training.runs import CHECKPOINT, LEARNED_FILES, Checkpoint, Run
 from fewsure.types import Draw, Facts, Noise, Parts, Task
 

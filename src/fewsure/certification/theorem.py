@@ -23,7 +23,6 @@ from fewsure.core.distributed import share_out
 from fewsure.core.vectorise import better_looped, draw_noise, draw_per_task, for_each
 from fewsure.errors import Diverged
 from fewsure.evaluation import as_evaluated
-from fewsure.experiment import Experiment
 from fewsure.networks import flatten, unflatten
 from fewsure.posteriors import outputs
 from fewsure.posteriors.mixture import split
@@ -36,6 +35,7 @@ from fewsure.theory.divergences import (
     standardise,
 )
 from fewsure.theory.pac_bayes import Bound, Form, bound_new_task
+from fewsure.training.experiment import Experiment
 from fewsure.types import Draw, Noise, Parts, Task
 
 FORMS: tuple[Form, ...] = ("paper", "log", "kl")

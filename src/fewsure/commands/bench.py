@@ -22,8 +22,8 @@ from fewsure.core.devices import device_name, find_device
 from fewsure.core.files import write_atomically
 from fewsure.core.progress import ProgressLine
 from fewsure.errors import FewsureError, require, require_known
-from fewsure.experiment import Training
 from fewsure.report.bench_page import bench_page, bench_table
+from fewsure.training.experiment import Training
 from fewsure.version import __version__
 
 SECTIONS = {

@@ -17,9 +17,9 @@ from fewsure.core.progress import silenced
 from fewsure.data import DATA
 from fewsure.data.own.arrays import GivenClasses, GivenRegression, own_tasks
 from fewsure.errors import FewsureError, require, require_known
-from fewsure.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
 from fewsure.learner.adapted import Adapted, adapt, load_adapted
 from fewsure.learner.predictor import Predictor
+from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
 from fewsure.training.runs import Run
 from fewsure.workflow import Stopped, evaluate_run, start_run, train_run
 

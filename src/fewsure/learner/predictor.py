@@ -17,10 +17,10 @@ from fewsure.core.devices import precision, precision_on_cpu
 from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
 from fewsure.evaluation import SAMPLES
-from fewsure.experiment import Experiment
 from fewsure.kernels.fused import fused_kernels
 from fewsure.learner.inputs import scale_of
 from fewsure.theory.conformal import Calibration
+from fewsure.training.experiment import Experiment
 from fewsure.training.runs import Run
 from fewsure.types import Batch, Model, Noise, Parts
 

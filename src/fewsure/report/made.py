@@ -8,14 +8,14 @@ from typing import Any
 
 from fewsure.core.config import is_learned
 from fewsure.errors import FewsureError
-from fewsure.experiment import DEFAULT_PRESET, GROUPS, RANDOM_START, Experiment, load_preset
 from fewsure.report.facts import RunFacts, evaluated_how
+from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, RANDOM_START, Experiment, load_preset
 
 
 def train_command(experiment: Experiment, out: Path) -> str | None:
     """A command that starts the same experiment; None where there is none, since its data came from Python.
 
-    >>> from fewsure.experiment import load_preset
+    >>> from fewsure.training.experiment import load_preset
     >>> train_command(load_preset("paper", "maml", "sine-line"), Path("runs/a b"))
     "fewsure train maml --preset paper --out 'runs/a b'"
     """

@@ -11,9 +11,9 @@ from fewsure.core.devices import device_of
 from fewsure.core.vectorise import for_each, take
 from fewsure.data.classification import Classification
 from fewsure.evaluation import UnseenBlock, score_blocks, shared_noise, unseen_block
-from fewsure.experiment import Experiment
 from fewsure.metrics.scores import class_probabilities
 from fewsure.scoring import Predict
+from fewsure.training.experiment import Experiment
 from fewsure.types import Facts, Noise, Parts, Task
 
 Array = npt.NDArray[np.float32]

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from fewsure.data.own.regression import OwnRegression
 from fewsure.data.sets.sine_line import SineLine
-from fewsure.experiment import Experiment
 from fewsure.scoring.classification import ClassificationScorer
 from fewsure.scoring.observed import ObservedScorer
 from fewsure.scoring.regression import RegressionScorer
+from fewsure.training.experiment import Experiment
 from fewsure.types import Draw, Facts, Noise, Records, Task
 
 Predict = Callable[[Tensor], Tensor]

@@ -10,7 +10,7 @@ import torch
 from fewsure.core.devices import device_name
 from fewsure.core.distributed import any_of, first_then_others, of_first
 from fewsure.errors import Diverged, FewsureError
-from fewsure.experiment import RANDOM_START
+from fewsure.training.experiment import RANDOM_START
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.runs import Checkpoint, Run
 from fewsure.training.update import MetaUpdate, Trouble

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fewsure.errors import FewsureError
-from fewsure.experiment import GROUPS
+from fewsure.training.experiment import GROUPS
 
 
 class Added(NamedTuple):

@@ -39,7 +39,7 @@ from fewsure.core.files import append_line, leftovers, make_folder, sync, write_
 from fewsure.core.shards import EvaluatedTasks, ShardFolder, in_shards, joined, rows
 from fewsure.data import prepared
 from fewsure.errors import FewsureError
-from fewsure.experiment import Experiment, from_values
+from fewsure.training.experiment import Experiment, from_values
 from fewsure.training.migrations import with_todays_options
 from fewsure.training.optimiser import optimiser_shapes
 from fewsure.types import Parts, Records

@@ -14,8 +14,8 @@ from fewsure.core.cuda_graph import Recorded
 from fewsure.core.devices import precision
 from fewsure.core.distributed import processes, require_enough, share, weighted_sum
 from fewsure.core.vectorise import draw_noise, take
-from fewsure.experiment import Experiment
 from fewsure.training.engine import Engine
+from fewsure.training.experiment import Experiment
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.schedule import learning_rate
 from fewsure.types import Parts, Stage
