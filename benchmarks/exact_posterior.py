@@ -17,8 +17,8 @@ from torch import Tensor
 from fewsure.core import streams
 from fewsure.core.vectorise import draw_per_task, take
 from fewsure.data.sets.sine_line import Functions, SineLine
-from fewsure.evaluation import SAMPLES
-from fewsure.scoring.regression import RegressionScorer
+from fewsure.evaluation.evaluate import SAMPLES
+from fewsure.evaluation.scoring.regression import RegressionScorer
 from fewsure.types import Task
 from fewsure.version import __version__
 

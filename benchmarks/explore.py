@@ -29,8 +29,8 @@ from fewsure.core.config import from_json
 from fewsure.core.devices import device_name, find_device
 from fewsure.core.files import write_atomically
 from fewsure.core.vectorise import draw_per_task
-from fewsure.evaluation import evaluate
-from fewsure.learned import with_learned
+from fewsure.evaluation.calibrate import with_learned
+from fewsure.evaluation.evaluate import evaluate
 from fewsure.posteriors.mixture import logged
 from fewsure.reproduce import VALIDATION
 from fewsure.results import read_results

@@ -22,7 +22,7 @@ from fewsure.algorithms.simpa import Simpa
 from fewsure.core import streams
 from fewsure.core.files import write_atomically
 from fewsure.core.vectorise import take
-from fewsure.evaluation import shared_noise, unseen_block
+from fewsure.evaluation.evaluate import shared_noise, unseen_block
 from fewsure.networks import flatten, weight_count
 from fewsure.posteriors.implicit import ImplicitPosterior
 from fewsure.report.drawing import WIDTH, figure_png, tidy

@@ -24,13 +24,13 @@ from fewsure.core.files import write_atomically
 from fewsure.data.classification import Classification
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool, restrict
-from fewsure.evaluation import BLOCK, UnseenBlock, score_blocks, shared_noise, with_noise
-from fewsure.learned import learn
-from fewsure.metrics.calibration import binned, binned_errors
-from fewsure.metrics.scores import class_probabilities, negative_log_likelihood
+from fewsure.evaluation.calibrate import learn
+from fewsure.evaluation.evaluate import BLOCK, UnseenBlock, score_blocks, shared_noise, with_noise
+from fewsure.evaluation.metrics.calibration import binned, binned_errors
+from fewsure.evaluation.metrics.scores import class_probabilities, negative_log_likelihood
+from fewsure.evaluation.scoring import Predict
+from fewsure.evaluation.temperature import Temperature
 from fewsure.report.styles import display_name
-from fewsure.scoring import Predict
-from fewsure.temperature import Temperature
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import Run
 from fewsure.types import Facts, Noise, Parts, Task

@@ -15,7 +15,7 @@ install_import_hook(
         "fewsure.theory.concentration",
         "fewsure.theory.conformal",
         "fewsure.theory.divergences",
-        "fewsure.metrics",
+        "fewsure.evaluation.metrics",
         "fewsure.posteriors",
     ],
     "beartype.beartype",

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from fewsure.cli import main
-from fewsure.comparison import compare_runs
+from fewsure.evaluation.compare import compare_runs
 from fewsure.training.runs import Run
 
 from .helpers import write_blobs

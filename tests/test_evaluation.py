@@ -19,18 +19,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import fewsure.core.shards
-import fewsure.evaluation
+import fewsure.evaluation.evaluate
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.cli import main
-from fewsure.comparison import compare_runs
 from fewsure.core import streams
 from fewsure.core.cuda_graph import Recorded
 from fewsure.core.shards import SHARD, InMemory, ShardFolder, joined
 from fewsure.data.classification import FeatureHeadOptions, Features
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
-from fewsure.evaluation import BLOCK, UnseenBlocks, evaluate, evaluate_in_shards, identity
+from fewsure.evaluation.compare import compare_runs
+from fewsure.evaluation.evaluate import BLOCK, UnseenBlocks, evaluate, evaluate_in_shards, identity
 from fewsure.networks import MlpOptions
 from fewsure.report.page import write_report
 from fewsure.training.experiment import Experiment, Training
@@ -52,7 +52,7 @@ def blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fewsure.core.shards, fewsure.evaluation):
+    for module in (fewsure.core.shards, fewsure.evaluation.evaluate):
         monkeypatch.setattr(module, "SHARD", SMALL)
 
 
@@ -109,7 +109,7 @@ def test_merged_shards_equal_one_long_evaluation(
     experiment = sine_line(small_simpa(kl="none")) if kind == "sine-line" else classes(blobs)
     found = []
     for size in (SHARD, SMALL, BLOCK):
-        monkeypatch.setattr(fewsure.evaluation, "SHARD", size)
+        monkeypatch.setattr(fewsure.evaluation.evaluate, "SHARD", size)
         found.append(evaluate(experiment, initial(experiment), tasks=tasks, seed=1))
     for summary, records in found[1:]:
         assert without_seconds(summary) == without_seconds(found[0][0])

@@ -80,7 +80,7 @@ def test_what_cannot_be_trained_on_is_one_line_and_leaves_nothing(
 @pytest.fixture
 def few_points(monkeypatch: pytest.MonkeyPatch) -> None:
     """A temperature is learned from one block of tasks."""
-    monkeypatch.setattr("fewsure.learned.POINTS", 1)
+    monkeypatch.setattr("fewsure.evaluation.calibrate.POINTS", 1)
 
 
 @pytest.mark.usefixtures("few_points")

@@ -6,7 +6,7 @@ import scipy.stats
 import torch
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from fewsure.metrics.calibration import (
+from fewsure.evaluation.metrics.calibration import (
     LEVELS,
     adaptive_calibration_error,
     binned,
@@ -15,9 +15,9 @@ from fewsure.metrics.calibration import (
     confidence_cells,
     quantile_reliability,
 )
-from fewsure.metrics.paired import paired_t_test
-from fewsure.metrics.scores import brier_score, mean_squared_error, mixture_nll, negative_log_likelihood
-from fewsure.metrics.summary import GROUPS, TaskMean, TaskTotal, mean_over_tasks
+from fewsure.evaluation.metrics.paired import paired_t_test
+from fewsure.evaluation.metrics.scores import brier_score, mean_squared_error, mixture_nll, negative_log_likelihood
+from fewsure.evaluation.metrics.summary import GROUPS, TaskMean, TaskTotal, mean_over_tasks
 
 METHODS = ("MAML", "PLATIPUS", "BMAML", "ABML", "SImPa")
 

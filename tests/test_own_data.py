@@ -20,8 +20,8 @@ from fewsure.data import DATA, prepared
 from fewsure.data.own.arrays import classification_tasks, labelled_examples, own_tasks, regression_tasks
 from fewsure.data.own.rows import SHARES, split_by_name
 from fewsure.data.pools import SPLITS
-from fewsure.learned import most_likely_noise
-from fewsure.scoring.observed import ObservedScorer
+from fewsure.evaluation.calibrate import most_likely_noise
+from fewsure.evaluation.scoring.observed import ObservedScorer
 from fewsure.training.experiment import load_preset
 from fewsure.types import Batch, Task
 from fewsure.workflow import start_run

@@ -15,7 +15,7 @@ from fewsure.data import DATA
 from fewsure.data.classification import Features
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
-from fewsure.evaluation import evaluate
+from fewsure.evaluation.evaluate import evaluate
 from fewsure.networks import MlpOptions
 from fewsure.options import field_documents
 from fewsure.training.engine import Engine

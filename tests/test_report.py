@@ -23,9 +23,9 @@ from fewsure.certification.certify import Request, certify_run
 from fewsure.cli import main
 from fewsure.commands.train import _parse_experiment
 from fewsure.errors import FewsureError
-from fewsure.evaluation import evaluate
-from fewsure.learned import with_learned
-from fewsure.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
+from fewsure.evaluation.calibrate import with_learned
+from fewsure.evaluation.evaluate import evaluate
+from fewsure.evaluation.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
 from fewsure.report import page as page_module
 from fewsure.report.curves import thinned
 from fewsure.report.drawing import Drawing

@@ -10,7 +10,7 @@ from fewsure.algorithms.simpa import MOST_COMPONENTS, Simpa
 from fewsure.cli import main
 from fewsure.core.vectorise import take
 from fewsure.errors import FewsureError
-from fewsure.evaluation import SAMPLES
+from fewsure.evaluation.evaluate import SAMPLES
 from fewsure.models import bounded_cross_entropy, bounded_squared_error
 from fewsure.networks import Mlp, weight_count
 from fewsure.posteriors.mixture import behind, split

@@ -14,11 +14,11 @@ from fewsure import FewsureError, load
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.predictor import checkpoint_digest
 from fewsure.data.classification import Features
-from fewsure.evaluation import evaluate
+from fewsure.evaluation.calibrate import TASKS, most_likely_temperature, with_learned
+from fewsure.evaluation.evaluate import evaluate
+from fewsure.evaluation.temperature import Temperature, log_odds
 from fewsure.export import export
-from fewsure.learned import TASKS, most_likely_temperature, with_learned
 from fewsure.targets import changed
-from fewsure.temperature import Temperature, log_odds
 from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
 from fewsure.workflow import evaluate_run, start_run, train_run

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from fewsure.cli import main
-from fewsure.comparison import Compared, compare_runs
+from fewsure.evaluation.compare import Compared, compare_runs
 from fewsure.report.tables import Table, comparison_table, evaluation_tables, training_table
 from fewsure.report.terminal import print_tables
 from fewsure.training.runs import Run

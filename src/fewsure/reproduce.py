@@ -28,9 +28,9 @@ from fewsure.core.files import write_atomically
 from fewsure.data import prepared
 from fewsure.data.classification import FeatureSet
 from fewsure.errors import Diverged, FewsureError
-from fewsure.evaluation import evaluate
+from fewsure.evaluation.calibrate import with_learned
+from fewsure.evaluation.evaluate import evaluate
 from fewsure.features.extract import nearest_mean_accuracy
-from fewsure.learned import with_learned
 from fewsure.report.drawing import figure_png
 from fewsure.report.figures import comparison_figure, variants_figure
 from fewsure.report.page import write_report

@@ -19,8 +19,8 @@ from fewsure.data import prepared
 from fewsure.data.classification import Classification
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError
-from fewsure.evaluation import evaluate, evaluate_in_shards, identity
-from fewsure.learned import learned_by, needed_splits, with_learned
+from fewsure.evaluation.calibrate import learned_by, needed_splits, with_learned
+from fewsure.evaluation.evaluate import evaluate, evaluate_in_shards, identity
 from fewsure.training.experiment import GROUPS, Experiment
 from fewsure.training.loop import Progress, Validation, train
 from fewsure.training.runs import LAST, Checkpoint, Run

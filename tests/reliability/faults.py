@@ -28,7 +28,7 @@ from safetensors.torch import load_file
 from fewsure.algorithms.maml import Maml
 from fewsure.core import files
 from fewsure.data.sets.sine_line import SineLine
-from fewsure.evaluation import evaluate
+from fewsure.evaluation.evaluate import evaluate
 from fewsure.networks import MlpOptions
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.loop import Validation, train

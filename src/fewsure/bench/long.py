@@ -8,7 +8,7 @@ from fewsure.algorithms.simpa import Simpa
 from fewsure.bench.cases import STEPS, case
 from fewsure.bench.timing import allocated_memory, initial_meta
 from fewsure.core.shards import Forgotten
-from fewsure.evaluation import evaluate, evaluate_in_shards
+from fewsure.evaluation.evaluate import evaluate, evaluate_in_shards
 from fewsure.training.experiment import Experiment
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.update import MetaUpdate

@@ -35,8 +35,8 @@ from fewsure.core.distributed import is_first
 from fewsure.core.files import write_atomically
 from fewsure.core.progress import ProgressLine
 from fewsure.errors import Diverged, FewsureError, require
-from fewsure.evaluation import SAMPLES
-from fewsure.metrics.summary import mean_over_tasks
+from fewsure.evaluation.evaluate import SAMPLES
+from fewsure.evaluation.metrics.summary import mean_over_tasks
 from fewsure.theory import conformal
 from fewsure.theory.concentration import Method, require_share
 from fewsure.theory.conformal import Calibration

@@ -30,7 +30,7 @@ from fewsure.data.episodes import Episodes
 from fewsure.data.own.regression import OwnRegression, RowTasks
 from fewsure.data.pools import Pool, restrict
 from fewsure.errors import FewsureError, require
-from fewsure.evaluation import BLOCK
+from fewsure.evaluation.evaluate import BLOCK
 from fewsure.theory.held_out import disjoint_tasks, split_classes
 from fewsure.training.experiment import Experiment
 from fewsure.types import Facts, Task

@@ -24,7 +24,7 @@ from fewsure.data.own.images import Images
 from fewsure.data.own.regression import OwnRegression
 from fewsure.data.pools import Pool, Split
 from fewsure.errors import FewsureError
-from fewsure.learned import needed_splits
+from fewsure.evaluation.calibrate import needed_splits
 from fewsure.theory.held_out import require_unused
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import Run

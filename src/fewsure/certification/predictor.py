@@ -21,10 +21,10 @@ from fewsure.core.vectorise import count, draw_per_task
 from fewsure.data.own.regression import OwnRegression
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError, require
-from fewsure.evaluation import UnseenBlock, score_blocks
-from fewsure.learned import with_learned
-from fewsure.metrics.scores import class_probabilities
-from fewsure.scoring import Predict
+from fewsure.evaluation.calibrate import with_learned
+from fewsure.evaluation.evaluate import UnseenBlock, score_blocks
+from fewsure.evaluation.metrics.scores import class_probabilities
+from fewsure.evaluation.scoring import Predict
 from fewsure.theory import conformal
 from fewsure.theory.conformal import (
     Calibration,

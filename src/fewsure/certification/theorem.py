@@ -22,7 +22,7 @@ from fewsure.core.devices import device_of
 from fewsure.core.distributed import share_out
 from fewsure.core.vectorise import better_looped, draw_noise, draw_per_task, for_each
 from fewsure.errors import Diverged
-from fewsure.evaluation import as_evaluated
+from fewsure.evaluation.evaluate import as_evaluated
 from fewsure.networks import flatten, unflatten
 from fewsure.posteriors import outputs
 from fewsure.posteriors.mixture import split

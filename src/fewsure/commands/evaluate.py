@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fewsure.commands.common import Common, command
-from fewsure.comparison import compare_runs
 from fewsure.core.distributed import is_first, together
 from fewsure.errors import require
+from fewsure.evaluation.compare import compare_runs
 from fewsure.report.tables import comparison_table, evaluation_tables
 from fewsure.report.terminal import print_tables
 from fewsure.training.runs import LAST, Run

@@ -5,7 +5,7 @@ not 2,000: the last shards of a longer and of a shorter evaluation lie side by s
 header of a file says what it belongs to:
 
     format        of the file
-    evaluation    the evaluation that its tasks are of (`fewsure.evaluation.identity`)
+    evaluation    the evaluation that its tasks are of (`fewsure.evaluation.evaluate.identity`)
     first, tasks  the number of its first task, and how many there are
     seconds       what they took
 

@@ -11,8 +11,8 @@ from fewsure.core import streams
 from fewsure.data.augmentation import unit
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool
+from fewsure.evaluation.metrics.summary import mean_over_tasks
 from fewsure.features.classifier import EVALUATION_BATCH, FeatureNetwork, repeatable
-from fewsure.metrics.summary import mean_over_tasks
 
 WAY, QUERY = 5, 15
 """Classes of a task, and query images of each, where a pool has as many."""

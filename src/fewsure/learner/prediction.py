@@ -8,9 +8,9 @@ from torch import Tensor
 
 from fewsure.core.config import checked
 from fewsure.errors import FewsureError, require
+from fewsure.evaluation.metrics.scores import class_probabilities
+from fewsure.evaluation.temperature import Temperature
 from fewsure.learner.labels import Labels
-from fewsure.metrics.scores import class_probabilities
-from fewsure.temperature import Temperature
 
 Array = Any
 """A tensor where x was one, else a numpy array."""

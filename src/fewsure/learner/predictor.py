@@ -16,7 +16,7 @@ from fewsure.certification.predictor import CALIBRATION, Draws, calibration_of, 
 from fewsure.core.devices import precision, precision_on_cpu
 from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
-from fewsure.evaluation import SAMPLES
+from fewsure.evaluation.evaluate import SAMPLES
 from fewsure.kernels.fused import fused_kernels
 from fewsure.learner.inputs import scale_of
 from fewsure.theory.conformal import Calibration

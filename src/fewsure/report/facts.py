@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 
 from fewsure.certification.predictor import checkpoint_digest
-from fewsure.comparison import SCORES
 from fewsure.core.config import from_json
 from fewsure.errors import FewsureError
+from fewsure.evaluation.compare import SCORES
 from fewsure.report.certificate_table import certificate_table
 from fewsure.report.figures import OwnedResult, comparison_drawings
 from fewsure.report.styles import RunStyle, run_styles

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fewsure.metrics.calibration import LEVELS
+from fewsure.evaluation.metrics.calibration import LEVELS
 from fewsure.report.drawing import PANEL, PAPER, QUIET, WIDTH, Drawing, legend_below, legend_height, plain, tidy
 from fewsure.report.reference import Printed, PrintedAccuracy, printed_once
 from fewsure.report.styles import VERMILLION, RunStyle

@@ -13,7 +13,7 @@ from fewsure.core.devices import device_of
 from fewsure.core.files import write_atomically
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
-from fewsure.learned import with_learned
+from fewsure.evaluation.calibrate import with_learned
 from fewsure.report.curves import LoggedRun, learning_curves_drawings
 from fewsure.report.drawing import Drawing, svg_file
 from fewsure.report.facts import Problem, RunFacts, gather

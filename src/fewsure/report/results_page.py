@@ -5,10 +5,10 @@ from itertools import groupby
 from statistics import mean, stdev
 from typing import Any
 
+from fewsure.evaluation.temperature import Temperature
 from fewsure.report.reference import Printed, PrintedAccuracy, printed_for
 from fewsure.report.styles import display_name
 from fewsure.targets import TARGETS, Target, read_trials
-from fewsure.temperature import Temperature
 
 Row = Mapping[str, Any]
 CPU = "cpu"

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from fewsure.comparison import SIGNIFICANT, Compared
-from fewsure.metrics.paired import PairedTest
+from fewsure.evaluation.compare import SIGNIFICANT, Compared
+from fewsure.evaluation.metrics.paired import PairedTest
 from fewsure.report.reference import PRINTED_TASKS, Printed, PrintedAccuracy, printed_once
 
 Result = Mapping[str, Any]

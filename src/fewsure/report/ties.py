@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewsure.comparison import SAME, SCORES, SIGNIFICANT, same_fingerprints
-from fewsure.metrics.calibration import binned_errors, calibration_errors
-from fewsure.metrics.paired import PairedScores
-from fewsure.metrics.summary import TaskTotal
+from fewsure.evaluation.compare import SAME, SCORES, SIGNIFICANT, same_fingerprints
+from fewsure.evaluation.metrics.calibration import binned_errors, calibration_errors
+from fewsure.evaluation.metrics.paired import PairedScores
+from fewsure.evaluation.metrics.summary import TaskTotal
 from fewsure.types import Records
 
 ERRORS = ("ece", "mce")

@@ -10,9 +10,9 @@ from torch import Tensor
 from fewsure.core.devices import device_of
 from fewsure.core.vectorise import for_each, take
 from fewsure.data.classification import Classification
-from fewsure.evaluation import UnseenBlock, score_blocks, shared_noise, unseen_block
-from fewsure.metrics.scores import class_probabilities
-from fewsure.scoring import Predict
+from fewsure.evaluation.evaluate import UnseenBlock, score_blocks, shared_noise, unseen_block
+from fewsure.evaluation.metrics.scores import class_probabilities
+from fewsure.evaluation.scoring import Predict
 from fewsure.training.experiment import Experiment
 from fewsure.types import Facts, Noise, Parts, Task
 

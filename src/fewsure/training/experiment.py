@@ -16,7 +16,7 @@ from fewsure.core.devices import Precision
 from fewsure.data import DATA, Data
 from fewsure.data.classification import Classification
 from fewsure.errors import FewsureError, require, require_known
-from fewsure.temperature import Temperature
+from fewsure.evaluation.temperature import Temperature
 from fewsure.training.schedule import Schedule
 from fewsure.types import Algorithm, Model
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fewsure.errors import FewsureError
-from fewsure.metrics.paired import PairedScores, PairedTest
+from fewsure.evaluation.metrics.paired import PairedScores, PairedTest
 from fewsure.training.runs import Run
 from fewsure.types import Records
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from fewsure.data.sets.sine_line import GRID
-from fewsure.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
-from fewsure.metrics.scores import mean_squared_error, mixture_nll
-from fewsure.metrics.summary import TaskMean, TaskTotal
+from fewsure.evaluation.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
+from fewsure.evaluation.metrics.scores import mean_squared_error, mixture_nll
+from fewsure.evaluation.metrics.summary import TaskMean, TaskTotal
 from fewsure.types import Draw, Facts, Noise, Records, Task
 
 SAMPLES_WITH_NOISE = 32

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from fewsure.data.own.regression import OwnRegression
 from fewsure.data.sets.sine_line import SineLine
-from fewsure.scoring.classification import ClassificationScorer
-from fewsure.scoring.observed import ObservedScorer
-from fewsure.scoring.regression import RegressionScorer
+from fewsure.evaluation.scoring.classification import ClassificationScorer
+from fewsure.evaluation.scoring.observed import ObservedScorer
+from fewsure.evaluation.scoring.regression import RegressionScorer
 from fewsure.training.experiment import Experiment
 from fewsure.types import Draw, Facts, Noise, Records, Task
 

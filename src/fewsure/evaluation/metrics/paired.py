@@ -6,7 +6,7 @@ from typing import TypedDict
 from jaxtyping import Float
 from torch import Tensor
 
-from fewsure.metrics.summary import Mean, TaskMean
+from fewsure.evaluation.metrics.summary import Mean, TaskMean
 
 
 class PairedTest(TypedDict):

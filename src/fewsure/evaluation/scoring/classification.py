@@ -7,10 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewsure.metrics.calibration import BINS, adaptive_calibration_error, binned, binned_errors, confidence_cells
-from fewsure.metrics.scores import brier_score, class_probabilities, negative_log_likelihood
-from fewsure.metrics.summary import TaskMean, TaskTotal
-from fewsure.temperature import Temperature
+from fewsure.evaluation.metrics.calibration import (
+    BINS,
+    adaptive_calibration_error,
+    binned,
+    binned_errors,
+    confidence_cells,
+)
+from fewsure.evaluation.metrics.scores import brier_score, class_probabilities, negative_log_likelihood
+from fewsure.evaluation.metrics.summary import TaskMean, TaskTotal
+from fewsure.evaluation.temperature import Temperature
 from fewsure.types import Draw, Facts, Noise, Records, Task
 
 SCORES = ("accuracy", "nll", "brier")

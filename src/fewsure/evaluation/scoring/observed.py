@@ -2,7 +2,7 @@
 
 The predictive distribution of a label at x is a mixture of S Gaussians, N(f_s(x), noise_std²) around the values of the
 S sampled functions. The noise's standard deviation is given by the user or learned from validation tasks
-(`fewsure.learned`); it belongs to the predictor. Of each query point with the label y:
+(`fewsure.evaluation.calibrate`); it belongs to the predictor. Of each query point with the label y:
 
     squared error     (mean of f_s(x) − y)²
     NLL               −ln 1/S Σ_s N(y; f_s(x), noise_std²)
@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.special import ndtr
 
 from fewsure.errors import FewsureError
-from fewsure.metrics.calibration import levels_like, quantiles
-from fewsure.metrics.scores import mean_squared_error, mixture_nll
-from fewsure.scoring.regression import summarise
+from fewsure.evaluation.metrics.calibration import levels_like, quantiles
+from fewsure.evaluation.metrics.scores import mean_squared_error, mixture_nll
+from fewsure.evaluation.scoring.regression import summarise
 from fewsure.types import Draw, Facts, Noise, Records, Task
 
 

@@ -26,8 +26,8 @@ from fewsure.core.vectorise import better_looped, count, draw_noise, draw_per_ta
 from fewsure.data import Tasks
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged
+from fewsure.evaluation.scoring import Predict, scorer
 from fewsure.kernels.fused import fused_kernels
-from fewsure.scoring import Predict, scorer
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import RESULT_FORMAT
 from fewsure.types import Draw, Facts, Noise, Parts, Records, Task

@@ -19,10 +19,10 @@ from fewsure.data.classification import Classification
 from fewsure.data.own.regression import OwnRegression
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged
-from fewsure.evaluation import BLOCK, score_blocks, shared_noise, unseen_block
-from fewsure.metrics.scores import class_probabilities, mixture_nll, negative_log_likelihood
-from fewsure.scoring import Predict
-from fewsure.temperature import Temperature, log_odds
+from fewsure.evaluation.evaluate import BLOCK, score_blocks, shared_noise, unseen_block
+from fewsure.evaluation.metrics.scores import class_probabilities, mixture_nll, negative_log_likelihood
+from fewsure.evaluation.scoring import Predict
+from fewsure.evaluation.temperature import Temperature, log_odds
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import LEARNED_FILES, Run
 from fewsure.types import Facts, Noise, Parts, Task

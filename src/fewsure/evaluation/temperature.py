@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fewsure.metrics.scores import class_probabilities
+from fewsure.evaluation.metrics.scores import class_probabilities
 
 CERTAIN = 1e-9
 """A largest probability that leaves less for all other classes counts as one that leaves this."""
