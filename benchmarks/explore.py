@@ -31,6 +31,7 @@ from fewsure.core.files import write_atomically
 from fewsure.core.vectorise import draw_per_task
 from fewsure.evaluation.calibrate import with_learned
 from fewsure.evaluation.evaluate import evaluate
+from fewsure.pipeline import start_run, train_run
 from fewsure.posteriors.mixture import logged
 from fewsure.reproduce import VALIDATION
 from fewsure.results import read_results
@@ -38,7 +39,6 @@ from fewsure.targets import TARGETS, changed, read_trials
 from fewsure.training.experiment import Experiment, load_preset
 from fewsure.training.runs import Run
 from fewsure.types import Parts
-from fewsure.workflow import start_run, train_run
 
 SAMPLES = 64
 """Of the generator, to be looked at."""

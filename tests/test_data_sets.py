@@ -32,9 +32,9 @@ from fewsure.data.sets.cifar_fs import SPLIT_CLASSES
 from fewsure.data.sets.registry import DATA_SETS
 from fewsure.errors import FewsureError
 from fewsure.learner.inputs import read_inputs, scale_of
+from fewsure.pipeline import start_run
 from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
-from fewsure.workflow import start_run
 
 from .data_files import image_bytes, python2_pickle, random_image, write_tree, write_zip
 from .helpers import write_blobs

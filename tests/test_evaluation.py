@@ -32,11 +32,11 @@ from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation.compare import compare_runs
 from fewsure.evaluation.evaluate import BLOCK, UnseenBlocks, evaluate, evaluate_in_shards, identity
 from fewsure.networks import MlpOptions
+from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.report.page import write_report
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.runs import Run
 from fewsure.types import Parts
-from fewsure.workflow import evaluate_run, start_run, train_run
 
 from .helpers import small_simpa, write_blobs
 

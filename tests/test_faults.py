@@ -19,12 +19,12 @@ from fewsure.core import files
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
 from fewsure.networks import MlpOptions
+from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.loop import Validation, train
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.runs import Run
 from fewsure.training.update import MetaUpdate
-from fewsure.workflow import evaluate_run, start_run, train_run
 
 from .helpers import small_simpa
 from .reliability import figures, short

@@ -23,8 +23,8 @@ from fewsure.features.classifier import Recipe, Training, build_network, channel
 from fewsure.features.extract import extract, nearest_mean_accuracy
 from fewsure.features.residual import NETWORKS, ResNet12, WideResNet, initialise
 from fewsure.features.workflow import load_network, make_features, work_folder
+from fewsure.pipeline import Stopped
 from fewsure.types import Task
-from fewsure.workflow import Stopped
 
 CPU = torch.device("cpu")
 TINY = Recipe(width=0.05, epochs=2, batch=32, held_out=0.1)

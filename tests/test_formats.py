@@ -18,9 +18,9 @@ from fewsure.data.pools import Pool
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.networks import MlpOptions
+from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.runs import RESULT_FORMAT, Run
-from fewsure.workflow import evaluate_run, start_run, train_run
 
 from .reliability.faults import ROOT
 from .reliability.fuzz import DATA_SET, cache_files

@@ -24,8 +24,8 @@ from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import environment_of, fresh_blocks
 from fewsure.core.vectorise import take
 from fewsure.learner.labels import read_labels
+from fewsure.pipeline import StopSignal
 from fewsure.training.runs import Run
-from fewsure.workflow import StopSignal
 
 SIMPA = {"latent": 3, "generator_hidden": (6,), "kl_samples": 4, "train_samples": 1, "inner_steps": 2}
 TINY: dict[str, dict[str, Any]] = {"simpa": SIMPA, "bmaml": {"particles": 3}}
@@ -310,7 +310,7 @@ def test_training_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: 
 
     learner = Learner("maml", data=line_tasks(), out=tmp_path / "parts", **TRAINING)
     with monkeypatch.context() as patch:
-        patch.setattr("fewsure.workflow.StopSignal", Impatient)
+        patch.setattr("fewsure.pipeline.StopSignal", Impatient)
         with pytest.raises(KeyboardInterrupt, match=r"holds a checkpoint, and train\(\) goes on"):
             learner.train(updates=6, quiet=True)
     assert Run.open(tmp_path / "parts").load(torch.device("cpu")).update == 3

@@ -13,10 +13,10 @@ from fewsure.algorithms import ALGORITHMS
 from fewsure.cli import main
 from fewsure.core.config import field_types, to_record
 from fewsure.data import DATA
+from fewsure.pipeline import evaluate_run, train_run
 from fewsure.training.experiment import GROUPS, load_preset
 from fewsure.training.migrations import ADDED, with_todays_options
 from fewsure.training.runs import FORMAT, Run
-from fewsure.workflow import evaluate_run, train_run
 
 from .reliability.faults import CPU, ROOT
 

@@ -22,9 +22,9 @@ from fewsure.data.own.rows import SHARES, split_by_name
 from fewsure.data.pools import SPLITS
 from fewsure.evaluation.calibrate import most_likely_noise
 from fewsure.evaluation.scoring.observed import ObservedScorer
+from fewsure.pipeline import start_run
 from fewsure.training.experiment import load_preset
 from fewsure.types import Batch, Task
-from fewsure.workflow import start_run
 
 from .data_files import image_bytes, random_image, write_tree
 

@@ -26,6 +26,7 @@ from fewsure.errors import FewsureError
 from fewsure.evaluation.calibrate import with_learned
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.evaluation.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
+from fewsure.pipeline import evaluate_run
 from fewsure.report import page as page_module
 from fewsure.report.curves import thinned
 from fewsure.report.drawing import Drawing
@@ -40,7 +41,6 @@ from fewsure.report.ties import best_and_tied
 from fewsure.report.unseen import predict_unseen, predict_unseen_images
 from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
-from fewsure.workflow import evaluate_run
 
 from .report_runs import CPU, TASKS, TINY_MAML, TINY_SIMPA, image_run, regression_run, report, write_photos
 

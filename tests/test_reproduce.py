@@ -21,13 +21,13 @@ from fewsure.core.processes import side_by_side
 from fewsure.data.io.feature_files import load_features
 from fewsure.errors import FewsureError
 from fewsure.features.extract import nearest_mean_accuracy
+from fewsure.pipeline import Stopped
 from fewsure.report.results_page import results_page
 from fewsure.reproduce import Job, Reproduction
 from fewsure.results import read_results, with_earlier
 from fewsure.targets import SEVERAL, TARGETS, Target
 from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
-from fewsure.workflow import Stopped
 
 from .data_files import python2_pickle, write_tree
 from .helpers import write_blobs

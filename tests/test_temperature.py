@@ -18,10 +18,10 @@ from fewsure.evaluation.calibrate import TASKS, most_likely_temperature, with_le
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.evaluation.temperature import Temperature, log_odds
 from fewsure.export import export
+from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.targets import changed
 from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
-from fewsure.workflow import evaluate_run, start_run, train_run
 
 from .helpers import write_blobs
 

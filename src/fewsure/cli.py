@@ -11,8 +11,8 @@ from fewsure.commands import COMMANDS
 from fewsure.core.progress import silenced
 from fewsure.errors import FewsureError, require_known
 from fewsure.options import first_line
+from fewsure.pipeline import Stopped
 from fewsure.version import __version__
-from fewsure.workflow import Stopped
 
 BAD_INPUT = 2
 

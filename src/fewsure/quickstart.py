@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from fewsure.core.files import write_atomically
+from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.report.page import write_report
 from fewsure.training.experiment import load_preset
-from fewsure.workflow import evaluate_run, start_run, train_run
 
 
 def quickstart(out: Path, device: torch.device, *, tasks: int, seed: int, quiet: bool = False) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation.calibrate import with_learned
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.features.extract import nearest_mean_accuracy
+from fewsure.pipeline import WITHOUT_EFFECT, evaluate_run, start_run, train_run
 from fewsure.report.drawing import figure_png
 from fewsure.report.figures import comparison_figure, variants_figure
 from fewsure.report.page import write_report
@@ -40,7 +41,6 @@ from fewsure.results import earlier_results, run_of, with_earlier, written
 from fewsure.targets import TARGETS, read_trials
 from fewsure.training.experiment import GROUPS, Experiment
 from fewsure.training.runs import Run
-from fewsure.workflow import WITHOUT_EFFECT, evaluate_run, start_run, train_run
 
 VALIDATION_TASKS = 500
 NEAREST_MEAN_TASKS = 10_000

@@ -30,11 +30,11 @@ from fewsure.core import files
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.networks import MlpOptions
+from fewsure.pipeline import start_run
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.loop import Validation, train
 from fewsure.training.runs import BEST_FILE, CHECKPOINT, HISTORY, Run
 from fewsure.types import Parts
-from fewsure.workflow import start_run
 
 CPU = torch.device("cpu")
 UPDATES = 12

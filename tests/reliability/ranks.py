@@ -23,10 +23,10 @@ from fewsure.core.distributed import together
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.networks import MlpOptions
+from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.runs import CHECKPOINT, Run
 from fewsure.types import Algorithm
-from fewsure.workflow import evaluate_run, start_run, train_run
 from tests.helpers import small_simpa
 
 from .faults import ROOT, Breaker, replaced_os, wait_until_there

@@ -8,10 +8,10 @@ from fewsure.commands.common import Common, command
 from fewsure.core.distributed import is_first, together
 from fewsure.errors import require
 from fewsure.evaluation.compare import compare_runs
+from fewsure.pipeline import evaluate_run
 from fewsure.report.tables import comparison_table, evaluation_tables
 from fewsure.report.terminal import print_tables
 from fewsure.training.runs import LAST, Run
-from fewsure.workflow import evaluate_run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,12 @@ from fewsure.core.distributed import is_first, together
 from fewsure.data import DATA
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.options import Parser, add_options, first_line, from_namespace
+from fewsure.pipeline import start_at_maml, start_run, train_run
 from fewsure.posteriors.mixture import BEHIND, behind
 from fewsure.report.tables import training_table
 from fewsure.report.terminal import print_tables
 from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
 from fewsure.training.runs import Run
-from fewsure.workflow import start_at_maml, start_run, train_run
 
 
 @dataclass(frozen=True, kw_only=True)

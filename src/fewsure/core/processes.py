@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from fewsure.errors import FewsureError
-from fewsure.workflow import StopSignal
+from fewsure.pipeline import StopSignal
 
 Piece = TypeVar("Piece")
 

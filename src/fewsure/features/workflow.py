@@ -32,8 +32,8 @@ from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.errors import Diverged, FewsureError
 from fewsure.features.classifier import FeatureNetwork, Recipe, Training, build_network, precision
 from fewsure.features.extract import extract, nearest_mean_accuracy
+from fewsure.pipeline import Stopped, StopSignal
 from fewsure.version import __version__
-from fewsure.workflow import Stopped, StopSignal
 
 FORMAT = 1
 LOOK_EVERY = 50

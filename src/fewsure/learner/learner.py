@@ -19,9 +19,9 @@ from fewsure.data.own.arrays import GivenClasses, GivenRegression, own_tasks
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.learner.adapted import Adapted, adapt, load_adapted
 from fewsure.learner.predictor import Predictor
+from fewsure.pipeline import Stopped, evaluate_run, start_run, train_run
 from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
 from fewsure.training.runs import Run
-from fewsure.workflow import Stopped, evaluate_run, start_run, train_run
 
 ALONE = {"norm": "instance", "centred": False, "temperature_exponent": 0.0}
 """What the Learner takes instead of a preset's: a prediction never depends on the other queries, unless asked for."""

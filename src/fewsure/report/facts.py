@@ -11,13 +11,13 @@ from fewsure.certification.predictor import checkpoint_digest
 from fewsure.core.config import from_json
 from fewsure.errors import FewsureError
 from fewsure.evaluation.compare import SCORES
+from fewsure.pipeline import evaluate_run
 from fewsure.report.certificate_table import certificate_table
 from fewsure.report.figures import OwnedResult, comparison_drawings
 from fewsure.report.styles import RunStyle, run_styles
 from fewsure.report.tables import evaluation_tables, setting
 from fewsure.training.runs import Checkpoint, Run
 from fewsure.types import Records
-from fewsure.workflow import evaluate_run
 
 DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 """What goes wrong with values that no version has written."""
