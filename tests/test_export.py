@@ -12,8 +12,8 @@ import torch
 from fewsure import FewsureError, Learner, Table
 from fewsure.algorithms import ALGORITHMS
 from fewsure.cli import main
-from fewsure.export import export, sampled_networks, write_onnx, write_torch
 from fewsure.learner import Adapted
+from fewsure.learner.export import export, sampled_networks, write_onnx, write_torch
 
 from .helpers import write_blobs
 
@@ -178,7 +178,7 @@ def test_what_is_wrong_is_one_line(case: str, table_run: Path, capsys: pytest.Ca
 def test_a_missing_package_is_said_with_what_to_install(
     table_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fewsure.export.find_spec", lambda name: None if name == "onnxscript" else sys)
+    monkeypatch.setattr("fewsure.learner.export.find_spec", lambda name: None if name == "onnxscript" else sys)
     files = ["--support", str(table_run / "support.csv"), "--onnx", str(tmp_path / "task.onnx")]
     assert main(["export", str(table_run / "run"), *files, "--device", "cpu"]) == 2
     error = capsys.readouterr().err

@@ -14,7 +14,7 @@ import fewsure
 from fewsure import Images, Learner, Table, TableClasses
 from fewsure.certification.certify import Request, certify_run
 from fewsure.cli import main
-from fewsure.predicting import Files
+from fewsure.learner.files import Files
 from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
 

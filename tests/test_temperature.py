@@ -17,7 +17,7 @@ from fewsure.data.classification import Features
 from fewsure.evaluation.calibrate import TASKS, most_likely_temperature, with_learned
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.evaluation.temperature import Temperature, log_odds
-from fewsure.export import export
+from fewsure.learner.export import export
 from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.targets import changed
 from fewsure.training.experiment import load_preset

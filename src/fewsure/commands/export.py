@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fewsure.commands.common import Common, command
 from fewsure.errors import FewsureError
-from fewsure.export import export, write_onnx, write_torch
 from fewsure.learner import load
-from fewsure.predicting import Files
+from fewsure.learner.export import export, write_onnx, write_torch
+from fewsure.learner.files import Files
 
 
 @dataclass(frozen=True, kw_only=True)

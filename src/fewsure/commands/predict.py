@@ -9,7 +9,7 @@ from fewsure.commands.common import Common, command
 from fewsure.errors import FewsureError, require
 from fewsure.learner import load
 from fewsure.learner.adapted import require_coverage
-from fewsure.predicting import Files, predictions, write_file, write_records
+from fewsure.learner.files import Files, predictions, write_file, write_records
 from fewsure.theory.conformal import Calibration
 
 
