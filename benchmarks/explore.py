@@ -33,9 +33,9 @@ from fewsure.evaluation.calibrate import with_learned
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.pipeline import start_run, train_run
 from fewsure.posteriors.mixture import logged
-from fewsure.reproduce import VALIDATION
-from fewsure.results import read_results
-from fewsure.targets import TARGETS, changed, read_trials
+from fewsure.reproduce.results import read_results
+from fewsure.reproduce.run import VALIDATION
+from fewsure.reproduce.targets import TARGETS, changed, read_trials
 from fewsure.training.experiment import Experiment, load_preset
 from fewsure.training.runs import Run
 from fewsure.types import Parts

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fewsure.bench.page import bench_page, markdown
 from fewsure.core.files import write_atomically
-from fewsure.report.bench_page import bench_page, markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 

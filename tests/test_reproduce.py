@@ -22,10 +22,10 @@ from fewsure.data.io.feature_files import load_features
 from fewsure.errors import FewsureError
 from fewsure.features.extract import nearest_mean_accuracy
 from fewsure.pipeline import Stopped
-from fewsure.report.results_page import results_page
-from fewsure.reproduce import Job, Reproduction
-from fewsure.results import read_results, with_earlier
-from fewsure.targets import SEVERAL, TARGETS, Target
+from fewsure.reproduce.page import results_page
+from fewsure.reproduce.results import read_results, with_earlier
+from fewsure.reproduce.run import Job, Reproduction
+from fewsure.reproduce.targets import SEVERAL, TARGETS, Target
 from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
 

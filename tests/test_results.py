@@ -11,10 +11,10 @@ import pytest
 
 from fewsure.algorithms import ALGORITHMS
 from fewsure.report.reference import SINE_LINE_5_SHOT, TABLE_1
-from fewsure.report.results_page import results_page
 from fewsure.report.styles import display_name
-from fewsure.results import read_results
-from fewsure.targets import TARGETS
+from fewsure.reproduce.page import results_page
+from fewsure.reproduce.results import read_results
+from fewsure.reproduce.targets import TARGETS
 from fewsure.training.experiment import load_preset
 
 ROOT = Path(__file__).resolve().parents[1]

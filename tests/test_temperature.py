@@ -19,7 +19,7 @@ from fewsure.evaluation.evaluate import evaluate
 from fewsure.evaluation.temperature import Temperature, log_odds
 from fewsure.learner.export import export
 from fewsure.pipeline import evaluate_run, start_run, train_run
-from fewsure.targets import changed
+from fewsure.reproduce.targets import changed
 from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
 

@@ -14,6 +14,7 @@ import torch
 from fewsure.algorithms.simpa import Simpa
 from fewsure.bench.cases import KINDS, TASKS, Case, headline_cases
 from fewsure.bench.long import PRECISIONS, evaluation_at_scale, training_curve
+from fewsure.bench.page import bench_page, bench_table
 from fewsure.bench.scaling import growth, sweeps
 from fewsure.bench.timing import matrix_rate, operations_of_a_task, time_reference, time_updates
 from fewsure.commands.common import Common, command
@@ -22,7 +23,6 @@ from fewsure.core.devices import device_name, find_device
 from fewsure.core.files import write_atomically
 from fewsure.core.progress import ProgressLine
 from fewsure.errors import FewsureError, require, require_known
-from fewsure.report.bench_page import bench_page, bench_table
 from fewsure.training.experiment import Training
 from fewsure.version import __version__
 

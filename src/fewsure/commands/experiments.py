@@ -14,11 +14,11 @@ from fewsure.core.devices import find_device
 from fewsure.core.processes import side_by_side
 from fewsure.core.progress import ProgressLine
 from fewsure.errors import FewsureError, require, require_known
-from fewsure.quickstart import quickstart
 from fewsure.report.tables import evaluation_tables
 from fewsure.report.terminal import print_tables
-from fewsure.reproduce import Job, Reproduction
-from fewsure.targets import SEVERAL, TARGETS
+from fewsure.reproduce.quickstart import quickstart
+from fewsure.reproduce.run import Job, Reproduction
+from fewsure.reproduce.targets import SEVERAL, TARGETS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 from fewsure.evaluation.temperature import Temperature
 from fewsure.report.reference import Printed, PrintedAccuracy, printed_for
 from fewsure.report.styles import display_name
-from fewsure.targets import TARGETS, Target, read_trials
+from fewsure.reproduce.targets import TARGETS, Target, read_trials
 
 Row = Mapping[str, Any]
 CPU = "cpu"

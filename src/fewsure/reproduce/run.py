@@ -35,10 +35,10 @@ from fewsure.pipeline import WITHOUT_EFFECT, evaluate_run, start_run, train_run
 from fewsure.report.drawing import figure_png
 from fewsure.report.figures import comparison_figure, variants_figure
 from fewsure.report.page import write_report
-from fewsure.report.results_page import results_page
 from fewsure.report.styles import run_styles
-from fewsure.results import earlier_results, run_of, with_earlier, written
-from fewsure.targets import TARGETS, read_trials
+from fewsure.reproduce.page import results_page
+from fewsure.reproduce.results import earlier_results, run_of, with_earlier, written
+from fewsure.reproduce.targets import TARGETS, read_trials
 from fewsure.training.experiment import GROUPS, Experiment
 from fewsure.training.runs import Run
 
