@@ -10,7 +10,7 @@ import pytest
 
 from fewsure.algorithms.platipus import Platipus
 from fewsure.certification.certify import Request, certify_run
-from fewsure.cli import main
+from fewsure.cli.main import main
 from fewsure.training.runs import Run
 
 from .browser import CHROMIUM, Browser

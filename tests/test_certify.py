@@ -17,7 +17,7 @@ from fewsure.certification.environment import Unit, environment_of, fresh_blocks
 from fewsure.certification.freshness import record_data, require_fresh
 from fewsure.certification.predictor import CertifiedPredictor, new_draws, scores
 from fewsure.certification.theorem import theorem_of
-from fewsure.cli import main
+from fewsure.cli.main import main
 from fewsure.core import streams
 from fewsure.core.vectorise import take
 from fewsure.data.classification import Features, forget_pools

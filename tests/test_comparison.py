@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import scipy.stats
 
-from fewsure.cli import main
+from fewsure.cli.main import main
 from fewsure.evaluation.compare import compare_runs
 from fewsure.training.runs import Run
 

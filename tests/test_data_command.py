@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fewsure.cli import main
+from fewsure.cli.main import main
 from fewsure.data.pools import SPLITS
 from fewsure.data.sets.description import Remote
 from fewsure.data.sets.registry import DATA_SETS

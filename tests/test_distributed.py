@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fewsure.commands.train import _parse_experiment
+from fewsure.cli.train import _parse_experiment
 from fewsure.core import distributed
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError

@@ -22,7 +22,7 @@ import fewsure.core.shards
 import fewsure.evaluation.evaluate
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.protonet import ProtoNet
-from fewsure.cli import main
+from fewsure.cli.main import main
 from fewsure.core import streams
 from fewsure.core.cuda_graph import Recorded
 from fewsure.core.shards import SHARD, InMemory, ShardFolder, joined

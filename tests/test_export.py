@@ -11,7 +11,7 @@ import torch
 
 from fewsure import FewsureError, Learner, Table
 from fewsure.algorithms import ALGORITHMS
-from fewsure.cli import main
+from fewsure.cli.main import main
 from fewsure.learner import Adapted
 from fewsure.learner.export import export, sampled_networks, write_onnx, write_torch
 

@@ -14,7 +14,7 @@ import torch
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.platipus import Platipus
 from fewsure.algorithms.simpa import Simpa
-from fewsure.cli import main
+from fewsure.cli.main import main
 from fewsure.core import files
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fewsure.cli import main
+from fewsure.cli.main import main
 from fewsure.data.augmentation import crops, jittered, unit
 from fewsure.data.episodes import Episodes
 from fewsure.data.io.checksums import pool_checksum
@@ -449,7 +449,7 @@ def test_unit_images_are_between_0_and_1() -> None:
 @pytest.fixture
 def stored(pools: dict[Split, Pool], monkeypatch: pytest.MonkeyPatch) -> None:
     """The command finds the textures under the name of a data set."""
-    monkeypatch.setattr("fewsure.commands.data.load", lambda data_set, split, quiet: pools[split])
+    monkeypatch.setattr("fewsure.cli.data.load", lambda data_set, split, quiet: pools[split])
 
 
 @pytest.mark.usefixtures("stored")

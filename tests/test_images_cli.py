@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fewsure.cli import main
+from fewsure.cli.main import main
 
 from .data_files import image_bytes, random_image, write_zip
 

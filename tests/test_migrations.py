@@ -10,7 +10,7 @@ import torch
 
 from fewsure import FewsureError, load
 from fewsure.algorithms import ALGORITHMS
-from fewsure.cli import main
+from fewsure.cli.main import main
 from fewsure.core.config import field_types, to_record
 from fewsure.data import DATA
 from fewsure.pipeline import evaluate_run, train_run

@@ -13,7 +13,7 @@ import torch
 from scipy.stats import norm
 
 from fewsure import FewsureError, Images, Table, TableClasses
-from fewsure.cli import main
+from fewsure.cli.main import main
 from fewsure.core import streams
 from fewsure.core.config import from_record, to_record
 from fewsure.data import DATA, prepared

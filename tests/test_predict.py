@@ -13,7 +13,7 @@ import torch
 import fewsure
 from fewsure import Images, Learner, Table, TableClasses
 from fewsure.certification.certify import Request, certify_run
-from fewsure.cli import main
+from fewsure.cli.main import main
 from fewsure.learner.files import Files
 from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run

@@ -8,6 +8,7 @@ import torch
 
 from fewsure.algorithms import ALGORITHMS
 from fewsure.algorithms.protonet import ProtoNet
+from fewsure.cli.options import field_documents
 from fewsure.core import streams
 from fewsure.core.config import LEARNED
 from fewsure.core.vectorise import draw_noise, draw_per_task, for_each
@@ -17,7 +18,6 @@ from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.networks import MlpOptions
-from fewsure.options import field_documents
 from fewsure.training.engine import Engine
 from fewsure.training.experiment import DEFAULT_PRESET, Experiment, Training, load_preset, preset_names
 from fewsure.types import Algorithm, Parts, Stage
@@ -173,7 +173,7 @@ def test_its_evaluation_has_every_field_and_does_not_depend_on_how_many_tasks_fo
 
 
 def test_its_help_teaches_every_option(experiment: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
-    from fewsure.cli import main
+    from fewsure.cli.main import main
 
     with pytest.raises(SystemExit) as exit_code:
         main(["train", experiment.algorithm_name, "--data", experiment.data_name, "--help"])

@@ -20,8 +20,8 @@ import scipy.stats
 import torch
 
 from fewsure.certification.certify import Request, certify_run
-from fewsure.cli import main
-from fewsure.commands.train import _parse_experiment
+from fewsure.cli.main import main
+from fewsure.cli.train import _parse_experiment
 from fewsure.errors import FewsureError
 from fewsure.evaluation.calibrate import with_learned
 from fewsure.evaluation.evaluate import evaluate

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fewsure.algorithms import ALGORITHMS
-from fewsure.cli import main
+from fewsure.cli.main import main
 from fewsure.core.processes import side_by_side
 from fewsure.data.io.feature_files import load_features
 from fewsure.errors import FewsureError

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fewsure.algorithms.simpa import MOST_COMPONENTS, Simpa
-from fewsure.cli import main
+from fewsure.cli.main import main
 from fewsure.core.vectorise import take
 from fewsure.errors import FewsureError
 from fewsure.evaluation.evaluate import SAMPLES
@@ -282,7 +282,7 @@ def test_a_mixture_whose_generators_learn_unlike_says_so_at_the_end(
     command += ["--device", "cpu"]
     assert main([*command, "--out", str(tmp_path / "alike")]) == 0
     assert "generators whose loss" not in capsys.readouterr().err
-    monkeypatch.setattr("fewsure.commands.train.behind", lambda log: [2] if "loss.2" in log[-1] else [])
+    monkeypatch.setattr("fewsure.cli.train.behind", lambda log: [2] if "loss.2" in log[-1] else [])
     assert main([*command, "--out", str(tmp_path / "unlike")]) == 0
     said = capsys.readouterr().err
     assert (

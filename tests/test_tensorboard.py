@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fewsure.cli import main
+from fewsure.cli.main import main
 from fewsure.training.tensorboard import FOLDER, crc32c
 
 TINY = ["--updates", "6", "--tasks", "2", "--checkpoint-every", "2", "--hidden", "4", "--device", "cpu", "--json"]

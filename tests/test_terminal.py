@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from fewsure.cli import main
+from fewsure.cli.main import main
 from fewsure.evaluation.compare import Compared, compare_runs
 from fewsure.pipeline import evaluate_run
 from fewsure.report.tables import Table, comparison_table, evaluation_tables, training_table

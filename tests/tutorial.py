@@ -51,7 +51,7 @@ def in_a_shell(code: str) -> str:
 
 def in_this_process(code: str) -> str:
     """The same without starting a Python for each line."""
-    from fewsure.cli import main
+    from fewsure.cli.main import main
 
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         for line in code.replace("\\\n", " ").splitlines():

@@ -39,15 +39,15 @@ _HOMES = {
     "Adapted": "learner",
     "ClassPrediction": "learner",
     "FewsureError": "errors",
-    "Images": "data.own_images",
+    "Images": "data.own.images",
     "Learner": "learner",
-    "Table": "data.own_tables",
-    "TableClasses": "data.own_tables",
+    "Table": "data.own.tables",
+    "TableClasses": "data.own.tables",
     "ValuePrediction": "learner",
-    "classification_tasks": "data.own_tasks",
-    "labelled_examples": "data.own_tasks",
+    "classification_tasks": "data.own.arrays",
+    "labelled_examples": "data.own.arrays",
     "load": "learner",
-    "regression_tasks": "data.own_tasks",
+    "regression_tasks": "data.own.arrays",
 }
 
 

@@ -9,7 +9,7 @@ def main() -> int:
     # Threads that wait must not spin: beside another such program, spinning ones make training on a CPU many times
     # slower (benchmarks/busy_machine.py). OpenMP reads this when torch is loaded, hence before the import.
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
-    from fewsure.cli import main as run
+    from fewsure.cli.main import main as run
 
     return run()
 

@@ -83,7 +83,7 @@ def full_disk(every_write: int = 1, *, mount: bool = True) -> dict[str, Any]:
 
 def terminated(updates: int = 200) -> dict[str, Any]:
     """SIGTERM to `fewsure train`: its exit code, where it stopped, and whether it ends as if nothing had happened."""
-    from fewsure.cli import main
+    from fewsure.cli.main import main
 
     with tempfile.TemporaryDirectory() as place:
         whole, folder = Path(place) / "whole", Path(place) / "stopped"

@@ -1,15 +1,15 @@
 """The commands of the command line: parse, call, print."""
 
-from fewsure.commands.bench import BENCH
-from fewsure.commands.certify import CERTIFY
-from fewsure.commands.common import Command
-from fewsure.commands.data import DATA, FEATURES
-from fewsure.commands.evaluate import COMPARE, EVALUATE
-from fewsure.commands.experiments import QUICKSTART, REPRODUCE
-from fewsure.commands.export import EXPORT
-from fewsure.commands.predict import PREDICT
-from fewsure.commands.report import REPORT
-from fewsure.commands.train import TRAIN
+from fewsure.cli.bench import BENCH
+from fewsure.cli.certify import CERTIFY
+from fewsure.cli.common import Command
+from fewsure.cli.data import DATA, FEATURES
+from fewsure.cli.evaluate import COMPARE, EVALUATE
+from fewsure.cli.experiments import QUICKSTART, REPRODUCE
+from fewsure.cli.export import EXPORT
+from fewsure.cli.predict import PREDICT
+from fewsure.cli.report import REPORT
+from fewsure.cli.train import TRAIN
 
 COMMANDS: dict[str, Command] = {
     "quickstart": QUICKSTART,

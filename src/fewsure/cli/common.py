@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from fewsure.cli.options import Parser, add_options, from_namespace
 from fewsure.data.io.places import DATA_VARIABLE
-from fewsure.options import Parser, add_options, from_namespace
 
 
 @dataclass(frozen=True, kw_only=True)

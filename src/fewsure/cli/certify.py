@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import Unit
-from fewsure.commands.common import Common, command
+from fewsure.cli.common import Common, command
 from fewsure.core.distributed import is_first, together
 from fewsure.errors import FewsureError
 from fewsure.report.certificate_page import keep, read_results, require_place

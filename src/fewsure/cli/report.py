@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from fewsure.commands.common import Common, command
+from fewsure.cli.common import Common, command
 from fewsure.core.devices import find_device
 from fewsure.errors import require
 from fewsure.report.page import write_report

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from fewsure.commands.common import Common, command
+from fewsure.cli.common import Common, command
 from fewsure.errors import FewsureError
 from fewsure.learner import load
 from fewsure.learner.export import export, write_onnx, write_torch

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fewsure.commands.common import Common, command
+from fewsure.cli.common import Common, command
 from fewsure.core.devices import find_device
 from fewsure.core.processes import side_by_side
 from fewsure.core.progress import ProgressLine

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fewsure.algorithms import ALGORITHMS
-from fewsure.commands.common import Command, Common, parse
+from fewsure.cli.common import Command, Common, parse
+from fewsure.cli.options import Parser, add_options, first_line, from_namespace
 from fewsure.core.distributed import is_first, together
 from fewsure.data import DATA
 from fewsure.errors import FewsureError, require, require_known
-from fewsure.options import Parser, add_options, first_line, from_namespace
 from fewsure.pipeline import start_at_maml, start_run, train_run
 from fewsure.posteriors.mixture import BEHIND, behind
 from fewsure.report.tables import training_table

@@ -17,7 +17,7 @@ from fewsure.bench.long import PRECISIONS, evaluation_at_scale, training_curve
 from fewsure.bench.page import bench_page, bench_table
 from fewsure.bench.scaling import growth, sweeps
 from fewsure.bench.timing import matrix_rate, operations_of_a_task, time_reference, time_updates
-from fewsure.commands.common import Common, command
+from fewsure.cli.common import Common, command
 from fewsure.core.config import from_json
 from fewsure.core.devices import device_name, find_device
 from fewsure.core.files import write_atomically

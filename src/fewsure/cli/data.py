@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fewsure.commands.common import Command, Common, parse
+from fewsure.cli.common import Command, Common, parse
+from fewsure.cli.options import Parser, add_options, from_namespace
 from fewsure.core.devices import find_device
 from fewsure.data.command import check_data, get_data, get_text, is_own, list_data, list_text
 from fewsure.data.io.cache import load
@@ -17,7 +18,6 @@ from fewsure.data.sets.registry import DATA_SETS
 from fewsure.errors import FewsureError, require_known
 from fewsure.features.classifier import Recipe
 from fewsure.features.workflow import check_out, describe, make_features, recorded_recipe
-from fewsure.options import Parser, add_options, from_namespace
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from fewsure.commands.common import Common, command
+from fewsure.cli.common import Common, command
 from fewsure.errors import FewsureError, require
 from fewsure.learner import load
 from fewsure.learner.adapted import require_coverage

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from fewsure.commands.common import Common, command
+from fewsure.cli.common import Common, command
 from fewsure.core.distributed import is_first, together
 from fewsure.errors import require
 from fewsure.evaluation.compare import compare_runs

@@ -7,10 +7,10 @@ import os
 import signal
 import sys
 
+from fewsure.cli.options import first_line
 from fewsure.commands import COMMANDS
 from fewsure.core.progress import silenced
 from fewsure.errors import FewsureError, require_known
-from fewsure.options import first_line
 from fewsure.pipeline import Stopped
 from fewsure.version import __version__
 
