@@ -8,7 +8,7 @@ import signal
 import sys
 
 from fewsure.cli.options import first_line
-from fewsure.commands import COMMANDS
+from fewsure.cli.commands import COMMANDS
 from fewsure.core.progress import silenced
 from fewsure.errors import FewsureError, require_known
 from fewsure.pipeline import Stopped
