@@ -23,7 +23,7 @@ from fewsure.core import streams
 from fewsure.core.files import write_atomically
 from fewsure.core.vectorise import take
 from fewsure.evaluation.evaluate import shared_noise, unseen_block
-from fewsure.networks import flatten, weight_count
+from fewsure.networks.weights import flatten, weight_count
 from fewsure.posteriors.implicit import ImplicitPosterior
 from fewsure.report.drawing import WIDTH, figure_png, tidy
 from fewsure.theory.divergences import moment_kl, moment_log_bias

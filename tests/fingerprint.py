@@ -30,14 +30,12 @@ CASES = {
         for name in METHODS
     },
 }
+COMPONENTS = ["--components", "2", "--first-order", "--weight-noise", "0.1", "--warm-up-tasks", "0", *SHORT]
+SECOND_ORDER = ["--weight-noise", "0", "--no-first-order", "--inner-steps", "2", "--warm-up-tasks", "0", *SHORT]
 for kl in ("moment", "moment+critic", "critic", "semi-implicit", "none"):
-    CASES[f"simpa {kl}, two components, first order"] = [
-        "simpa", "--kl", kl, "--components", "2", "--first-order", "--weight-noise", "0.1", "--warm-up-tasks", "0", *SHORT
-    ]  # fmt: skip
+    CASES[f"simpa {kl}, two components, first order"] = ["simpa", "--kl", kl, *COMPONENTS]
     if kl != "semi-implicit":
-        CASES[f"simpa {kl}, no weight noise, second order"] = [
-            "simpa", "--kl", kl, "--weight-noise", "0", "--no-first-order", "--warm-up-tasks", "0", "--inner-steps", "2", *SHORT
-        ]  # fmt: skip
+        CASES[f"simpa {kl}, no weight noise, second order"] = ["simpa", "--kl", kl, *SECOND_ORDER]
 
 
 def record(folder: Path) -> None:

@@ -12,8 +12,8 @@ from fewsure.core.vectorise import draw_noise
 from fewsure.data.io.feature_files import write_features
 from fewsure.data.pools import SPLITS, Pool
 from fewsure.data.sets.sine_line import SineLine
-from fewsure.models import regression
-from fewsure.networks import Mlp
+from fewsure.networks.losses import regression
+from fewsure.networks.mlp import Mlp
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Model, Parts, Stage
 

@@ -10,7 +10,7 @@ from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
 from fewsure.data.own.images import Images, OwnConv4Options
 from fewsure.data.sets.sine_line import SineLine
-from fewsure.networks import MlpOptions
+from fewsure.networks.mlp import MlpOptions
 from fewsure.report.page import Written, write_report
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.loop import train

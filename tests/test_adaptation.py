@@ -10,7 +10,7 @@ from fewsure.algorithms.maml import Maml
 from fewsure.core.gradient import clip, descend
 from fewsure.core.vectorise import take
 from fewsure.errors import FewsureError
-from fewsure.networks import flatten
+from fewsure.networks.weights import flatten
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Params, Parts
 

@@ -12,7 +12,7 @@ from fewsure.algorithms.maml import Maml
 from fewsure.core import streams
 from fewsure.core.vectorise import take
 from fewsure.errors import FewsureError
-from fewsure.networks import flatten
+from fewsure.networks.weights import flatten
 from fewsure.posteriors import stack_one
 from fewsure.posteriors.particles import bandwidth, squared_distances, stein_direction
 from fewsure.training.engine import Engine

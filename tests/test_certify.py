@@ -28,7 +28,7 @@ from fewsure.data.pools import SPLITS, Pool, restrict
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.evaluation.evaluate import unseen_block
-from fewsure.networks import MlpOptions
+from fewsure.networks.mlp import MlpOptions
 from fewsure.posteriors.mixture import joined
 from fewsure.report.certificate_page import BEGIN, END, certificates_section
 from fewsure.report.certificate_table import certificate_table

@@ -12,8 +12,8 @@ from fewsure.algorithms.simpa import Simpa
 from fewsure.algorithms.vampire import Vampire
 from fewsure.core import streams
 from fewsure.core.vectorise import draw_noise, draw_per_task, for_each
-from fewsure.models import classification
-from fewsure.networks import Mlp
+from fewsure.networks.losses import classification
+from fewsure.networks.mlp import Mlp
 from fewsure.training.engine import Engine
 from fewsure.training.optimiser import Optimiser
 from fewsure.types import Algorithm, Batch, Parts, Stage, Task

@@ -9,8 +9,8 @@ import torch
 from fewsure.algorithms import ALGORITHMS
 from fewsure.bench.cases import headline_cases
 from fewsure.bench.long import PRECISIONS, training_curve
-from fewsure.cli.main import main
 from fewsure.cli.commands import COMMANDS
+from fewsure.cli.main import main
 from fewsure.data import DATA
 from fewsure.training.experiment import preset_names
 

@@ -13,7 +13,7 @@ from fewsure.cli.train import _parse_experiment
 from fewsure.core import distributed
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
-from fewsure.networks import MlpOptions
+from fewsure.networks.mlp import MlpOptions
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.runs import Run

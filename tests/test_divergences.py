@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Independent, MultivariateNormal, Normal, kl_divergence
 
 from fewsure.errors import FewsureError
-from fewsure.networks import Mlp
+from fewsure.networks.mlp import Mlp
 from fewsure.theory.divergences import (
     critic_reading,
     donsker_varadhan,

@@ -6,8 +6,9 @@ import torch
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.simpa import Simpa
 from fewsure.core.vectorise import for_each, take
-from fewsure.models import classification
-from fewsure.networks import Conv4, Mlp
+from fewsure.networks.conv4 import Conv4
+from fewsure.networks.losses import classification
+from fewsure.networks.mlp import Mlp
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Parts
 

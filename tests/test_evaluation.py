@@ -31,7 +31,7 @@ from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation.compare import compare_runs
 from fewsure.evaluation.evaluate import BLOCK, UnseenBlocks, evaluate, evaluate_in_shards, identity
-from fewsure.networks import MlpOptions
+from fewsure.networks.mlp import MlpOptions
 from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.report.page import write_report
 from fewsure.training.experiment import Experiment, Training

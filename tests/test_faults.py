@@ -18,7 +18,7 @@ from fewsure.cli.main import main
 from fewsure.core import files
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
-from fewsure.networks import MlpOptions
+from fewsure.networks.mlp import MlpOptions
 from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.loop import Validation, train

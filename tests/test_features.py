@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fewsure.cli.main import main
+from fewsure.core.signals import Stopped
 from fewsure.data.augmentation import crops, jittered, unit
 from fewsure.data.episodes import Episodes
 from fewsure.data.io.checksums import pool_checksum
@@ -23,7 +24,6 @@ from fewsure.features.classifier import Recipe, Training, build_network, channel
 from fewsure.features.extract import extract, nearest_mean_accuracy
 from fewsure.features.residual import NETWORKS, ResNet12, WideResNet, initialise
 from fewsure.features.workflow import load_network, make_features, work_folder
-from fewsure.pipeline import Stopped
 from fewsure.types import Task
 
 CPU = torch.device("cpu")

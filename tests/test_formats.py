@@ -17,7 +17,7 @@ from fewsure.data.io import cache
 from fewsure.data.pools import Pool
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
-from fewsure.networks import MlpOptions
+from fewsure.networks.mlp import MlpOptions
 from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.runs import RESULT_FORMAT, Run

@@ -17,8 +17,9 @@ from fewsure.algorithms.vampire import Vampire
 from fewsure.core import streams
 from fewsure.core.vectorise import draw_noise, for_each, take
 from fewsure.errors import FewsureError
-from fewsure.models import classification, regression
-from fewsure.networks import Mlp, flatten, weight_count
+from fewsure.networks.losses import classification, regression
+from fewsure.networks.mlp import Mlp
+from fewsure.networks.weights import flatten, weight_count
 from fewsure.posteriors.gaussian import GaussianPosterior, divergence, expected_loss
 from fewsure.training.engine import Engine
 from fewsure.types import Batch, Model, Noise, Params, Parts, Stage, Task

@@ -8,8 +8,9 @@ import torch
 from fewsure.algorithms.simpa import Simpa
 from fewsure.core import streams
 from fewsure.core.vectorise import take
-from fewsure.models import regression
-from fewsure.networks import Mlp, flatten
+from fewsure.networks.losses import regression
+from fewsure.networks.mlp import Mlp
+from fewsure.networks.weights import flatten
 from fewsure.posteriors.implicit import ImplicitPosterior
 from fewsure.training.engine import Engine
 from fewsure.types import Model

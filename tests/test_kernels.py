@@ -23,10 +23,12 @@ from fewsure.core.vectorise import draw_noise
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool
 from fewsure.data.sets.sine_line import SineLine
-from fewsure.kernels import conv_block as kernels
 from fewsure.kernels import fused
-from fewsure.models import classification, regression
-from fewsure.networks import Conv4, Mlp, flatten
+from fewsure.kernels.triton import conv_block as kernels
+from fewsure.networks.conv4 import Conv4
+from fewsure.networks.losses import classification, regression
+from fewsure.networks.mlp import Mlp
+from fewsure.networks.weights import flatten
 from fewsure.posteriors.implicit import ImplicitPosterior, Sight
 from fewsure.theory.divergences import moment_kl
 from fewsure.training.engine import Engine

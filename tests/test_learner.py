@@ -22,9 +22,9 @@ from fewsure.algorithms import ALGORITHMS
 from fewsure.certification import calibration_of
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import environment_of, fresh_blocks
+from fewsure.core.signals import StopSignal
 from fewsure.core.vectorise import take
 from fewsure.learner.labels import read_labels
-from fewsure.pipeline import StopSignal
 from fewsure.training.runs import Run
 
 SIMPA = {"latent": 3, "generator_hidden": (6,), "kl_samples": 4, "train_samples": 1, "inner_steps": 2}

@@ -12,8 +12,10 @@ from fewsure.core.vectorise import draw_noise
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool
 from fewsure.errors import FewsureError
-from fewsure.models import classification
-from fewsure.networks import Conv4, Conv4Options, Mlp, MlpOptions, Norm, weight_count
+from fewsure.networks.conv4 import Conv4, Conv4Options, Norm
+from fewsure.networks.losses import classification
+from fewsure.networks.mlp import Mlp, MlpOptions
+from fewsure.networks.weights import weight_count
 from fewsure.types import Algorithm, Stage
 
 from .helpers import assert_gradient_equals_finite_differences, assert_vectorised_equals_loop

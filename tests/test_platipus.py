@@ -10,7 +10,7 @@ from fewsure.algorithms.platipus import Platipus
 from fewsure.core import streams
 from fewsure.core.vectorise import draw_per_task, take
 from fewsure.errors import FewsureError
-from fewsure.networks import flatten, unflatten
+from fewsure.networks.weights import flatten, unflatten
 from fewsure.training.engine import Engine
 from fewsure.types import Batch, Params
 

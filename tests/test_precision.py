@@ -14,8 +14,10 @@ from fewsure.algorithms.simpa import Simpa
 from fewsure.core import streams
 from fewsure.core.devices import LARGE, Precision, in_full, precision, rounded_type
 from fewsure.core.vectorise import draw_noise, take
-from fewsure.models import classification, regression
-from fewsure.networks import Conv4, Mlp, flatten, unflatten
+from fewsure.networks.conv4 import Conv4
+from fewsure.networks.losses import classification, regression
+from fewsure.networks.mlp import Mlp
+from fewsure.networks.weights import flatten, unflatten
 from fewsure.posteriors import outputs
 from fewsure.theory.divergences import semi_implicit_kl
 from fewsure.training.engine import Engine

@@ -17,7 +17,7 @@ from fewsure.data.classification import Features
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.evaluation.evaluate import evaluate
-from fewsure.networks import MlpOptions
+from fewsure.networks.mlp import MlpOptions
 from fewsure.training.engine import Engine
 from fewsure.training.experiment import DEFAULT_PRESET, Experiment, Training, load_preset, preset_names
 from fewsure.types import Algorithm, Parts, Stage

@@ -5,8 +5,8 @@ import torch
 
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.core import streams
-from fewsure.models import classification
-from fewsure.networks import Mlp
+from fewsure.networks.losses import classification
+from fewsure.networks.mlp import Mlp
 from fewsure.training.engine import Engine
 from fewsure.types import Batch, Stage, Task
 

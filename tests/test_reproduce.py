@@ -18,10 +18,10 @@ import pytest
 from fewsure.algorithms import ALGORITHMS
 from fewsure.cli.main import main
 from fewsure.core.processes import side_by_side
+from fewsure.core.signals import Stopped
 from fewsure.data.io.feature_files import load_features
 from fewsure.errors import FewsureError
 from fewsure.features.extract import nearest_mean_accuracy
-from fewsure.pipeline import Stopped
 from fewsure.reproduce.page import results_page
 from fewsure.reproduce.results import read_results, with_earlier
 from fewsure.reproduce.run import Job, Reproduction

@@ -11,8 +11,9 @@ from fewsure.cli.main import main
 from fewsure.core.vectorise import take
 from fewsure.errors import FewsureError
 from fewsure.evaluation.evaluate import SAMPLES
-from fewsure.models import bounded_cross_entropy, bounded_squared_error
-from fewsure.networks import Mlp, weight_count
+from fewsure.networks.losses import bounded_cross_entropy, bounded_squared_error
+from fewsure.networks.mlp import Mlp
+from fewsure.networks.weights import weight_count
 from fewsure.posteriors.mixture import behind, split
 from fewsure.theory.divergences import gaussian_kl
 from fewsure.training.engine import Engine
@@ -34,7 +35,7 @@ from .helpers import (
 
 def test_the_generator_and_critic_have_the_papers_sizes() -> None:
     from fewsure.data.sets.sine_line import SineLine
-    from fewsure.networks import MlpOptions
+    from fewsure.networks.mlp import MlpOptions
     from fewsure.training.experiment import load_preset
 
     model = SineLine().model(MlpOptions())

@@ -13,7 +13,7 @@ from fewsure.algorithms.maml import Maml
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation.evaluate import evaluate
-from fewsure.networks import MlpOptions
+from fewsure.networks.mlp import MlpOptions
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.loop import train
 from fewsure.training.optimiser import Optimiser

@@ -3,10 +3,8 @@
 import dataclasses
 import hashlib
 import signal
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -15,6 +13,7 @@ from fewsure.algorithms.platipus import Platipus
 from fewsure.certification.freshness import record_data
 from fewsure.core.distributed import any_of, first_then_others, is_first
 from fewsure.core.progress import ProgressLine
+from fewsure.core.signals import Stopped, StopSignal
 from fewsure.data import prepared
 from fewsure.data.classification import Classification
 from fewsure.data.pools import Split
@@ -31,19 +30,6 @@ WITHOUT_EFFECT = ("chunk_size", "cuda_graph")
 """Options on which a result does not depend: a resumed run may have others."""
 VALIDATION_TASKS = 200
 """Behind the score by which the best checkpoint is kept: others than those that a temperature is learned from."""
-
-
-class Stopped(Exception):
-    """Training was asked to stop by a signal and left a checkpoint behind."""
-
-    def __init__(self, folder: Path, number: int) -> None:
-        super().__init__(folder, number)  # as another process makes it again
-        self.folder = folder
-        self.exit_code = 128 + number
-
-    def __str__(self) -> str:
-        go_on = "run the command again to go on (train, features: with --resume)"
-        return f"stopped; {self.folder} holds a checkpoint, {go_on}"
 
 
 def start_run(folder: Path, experiment: Experiment, *, resume: bool, meta: Parts | None = None) -> Run:
@@ -203,34 +189,3 @@ def evaluate_run(
         summary |= {"checkpoint": checkpoint, "update": found.update}
     run.save_evaluation(summary, checkpoint)
     return summary
-
-
-class StopSignal:
-    """Turns the first SIGINT or SIGTERM into a flag, so that the update in hand is finished; a second one kills.
-
-    Only a program's main thread hears signals; in another one, nothing changes.
-    """
-
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
-    received: int = 0
-
-    def __call__(self) -> bool:
-        return self.received > 0
-
-    def __enter__(self) -> "StopSignal":
-        heard = self.SIGNALS if threading.current_thread() is threading.main_thread() else ()
-        self._before = {number: signal.signal(number, self._receive) for number in heard}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._restore()
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)

@@ -29,7 +29,7 @@ from fewsure.algorithms.maml import Maml
 from fewsure.core import files
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.evaluation.evaluate import evaluate
-from fewsure.networks import MlpOptions
+from fewsure.networks.mlp import MlpOptions
 from fewsure.pipeline import start_run
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.loop import Validation, train

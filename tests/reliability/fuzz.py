@@ -45,7 +45,7 @@ from fewsure.errors import FewsureError
 from fewsure.features.classifier import Recipe, build_network
 from fewsure.features.workflow import load_network, recorded_recipe
 from fewsure.learner import load
-from fewsure.networks import MlpOptions
+from fewsure.networks.mlp import MlpOptions
 from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.report.certificate_page import read_results
 from fewsure.report.facts import Problem, _certificate

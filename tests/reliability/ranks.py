@@ -22,7 +22,7 @@ from fewsure.certification.certify import Request, certify_run
 from fewsure.core.distributed import together
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
-from fewsure.networks import MlpOptions
+from fewsure.networks.mlp import MlpOptions
 from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.runs import CHECKPOINT, Run

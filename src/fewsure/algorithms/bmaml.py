@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fewsure.core.gradient import clip, require_clip_norm
 from fewsure.errors import require
-from fewsure.networks import flatten, unflatten
+from fewsure.networks.weights import flatten, unflatten
 from fewsure.posteriors import outputs
 from fewsure.posteriors.particles import stein_direction
 from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Parts, Stage, Task

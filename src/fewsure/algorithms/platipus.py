@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fewsure.core.gradient import descend, gradient_of, require_clip_norm
 from fewsure.errors import require
-from fewsure.networks import flatten, unflatten, weight_count
+from fewsure.networks.weights import flatten, unflatten, weight_count
 from fewsure.posteriors import outputs
 from fewsure.theory.divergences import gaussian_kl
 from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task

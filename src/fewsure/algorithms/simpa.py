@@ -18,9 +18,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fewsure.core.gradient import detach, gradient_of, require_clip_norm, take_step, without_rounded
+from fewsure.core.gradient import detach, gradient_of, require_clip_norm
 from fewsure.errors import require
-from fewsure.networks import Mlp, unflatten, weight_count
+from fewsure.kernels.rounding import take_rounded_step, without_rounded
+from fewsure.networks.mlp import Mlp
+from fewsure.networks.weights import unflatten, weight_count
 from fewsure.posteriors import outputs
 from fewsure.posteriors.implicit import ImplicitPosterior, Latent, Seen, Sight
 from fewsure.posteriors.mixture import joined, of_each, shared_out, split
@@ -296,7 +298,7 @@ class Simpa:
                 ascent = partial(negative_estimate, seen=detach(seen[number]), step=step)
                 for _ in range(self.critic_steps):
                     uphill = gradient_of(ascent, looked_at[number], first_order=self.first_order)
-                    critics[number] = take_step(critics[number], uphill, self.critic_lr)
+                    critics[number] = take_rounded_step(critics[number], uphill, self.critic_lr)
                     looked_at[number] = network.rounded(critics[number])
             gradients = torch.func.grad(bounds)(seen, [detach(critic) for critic in looked_at], step)
             generators = [

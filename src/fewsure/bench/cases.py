@@ -16,7 +16,8 @@ from fewsure.algorithms.vampire import Vampire
 from fewsure.data.classification import Classification
 from fewsure.data.pools import Pool, Split
 from fewsure.data.sets.sine_line import SineLine
-from fewsure.networks import Conv4Options, MlpOptions
+from fewsure.networks.conv4 import Conv4Options
+from fewsure.networks.mlp import MlpOptions
 from fewsure.training.experiment import Experiment, Training
 from fewsure.types import Algorithm
 

@@ -23,7 +23,8 @@ from fewsure.algorithms.simpa import Simpa
 from fewsure.algorithms.vampire import Vampire
 from fewsure.bench.cases import STEPS, Case, case
 from fewsure.bench.timing import time_updates
-from fewsure.networks import MlpOptions, weight_count
+from fewsure.networks.mlp import MlpOptions
+from fewsure.networks.weights import weight_count
 
 
 class Sweep(NamedTuple):

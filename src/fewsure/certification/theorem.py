@@ -23,7 +23,8 @@ from fewsure.core.distributed import share_out
 from fewsure.core.vectorise import better_looped, draw_noise, draw_per_task, for_each
 from fewsure.errors import Diverged
 from fewsure.evaluation.evaluate import as_evaluated
-from fewsure.networks import flatten, unflatten
+from fewsure.evaluation.temperature import temperature_of
+from fewsure.networks.weights import flatten, unflatten
 from fewsure.posteriors import outputs
 from fewsure.posteriors.mixture import split
 from fewsure.theory.concentration import Reading, mean_reading
@@ -121,7 +122,7 @@ def _draw(
         means = torch.cat([family.means(component["generator"], z[None]) for component, z in every])
         weights = unflatten(model.network, family.perturb(means, own.get("weights")))
         alone = torch.split(outputs(model.network, weights, task.query.x), 1)  # a loss is of one w
-        losses = [per_example(experiment.temperature.divide(output)[0], task.query.y) for output in alone]
+        losses = [per_example(temperature_of(experiment).divide(output)[0], task.query.y) for output in alone]
         return torch.stack(losses).clamp(max=1).nan_to_num(1.0).mean(), means
 
     every_task = for_each(one_task, loop=better_looped(model.network, generator.device))

@@ -7,11 +7,11 @@ import os
 import signal
 import sys
 
-from fewsure.cli.options import first_line
 from fewsure.cli.commands import COMMANDS
+from fewsure.cli.options import first_line
 from fewsure.core.progress import silenced
+from fewsure.core.signals import Stopped
 from fewsure.errors import FewsureError, require_known
-from fewsure.pipeline import Stopped
 from fewsure.version import __version__
 
 BAD_INPUT = 2

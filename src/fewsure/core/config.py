@@ -22,7 +22,7 @@ UNRECORDED = {"option": False, "record": False}
 def to_record(options: Any) -> dict[str, Any]:
     """The fields of a dataclass as JSON values.
 
-    >>> from fewsure.networks import MlpOptions
+    >>> from fewsure.networks.mlp import MlpOptions
     >>> to_record(MlpOptions())
     {'hidden': [40, 40]}
     """
@@ -38,7 +38,7 @@ def _plain(value: Any) -> Any:
 def from_record(kind: type[Options], values: Mapping[str, Any], *, source: str, partial: bool = False) -> Options:
     """Build a dataclass from plain values, checking every name and type. `partial` leaves defaults for what is absent.
 
-    >>> from fewsure.networks import MlpOptions
+    >>> from fewsure.networks.mlp import MlpOptions
     >>> from_record(MlpOptions, {"hidden": [8]}, source="config.json")
     MlpOptions(hidden=(8,))
     """

@@ -6,14 +6,9 @@ import torch
 from torch import Tensor
 
 from fewsure.errors import require
-from fewsure.kernels.fused import fused_kernels_fit
-from fewsure.kernels.fused import step as fused_step
 from fewsure.types import Params
 
 Objective = Callable[[Params], Tensor]
-
-ROUNDED = " rounded"
-"""Behind the name of a parameter: the same, rounded as the gradient of the last step was."""
 
 
 def descend(
@@ -26,20 +21,11 @@ def descend(
 
 def take_step(params: Params, gradient: Params, lr: float | Tensor) -> Params:
     """params − lr · gradient, where there is a gradient."""
-    stepped = without_rounded(params)
-    for name, value in gradient.items():
-        if isinstance(lr, Tensor):
-            stepped[name] = params[name] - lr * value
-        elif value.dtype != params[name].dtype and fused_kernels_fit(params[name]):
-            stepped[name], stepped[name + ROUNDED] = fused_step(params[name], value, lr)
-        else:
-            stepped[name] = torch.add(params[name], value, alpha=-lr)
-    return stepped
+    return params | {name: _minus(params[name], value, lr) for name, value in gradient.items()}
 
 
-def without_rounded(params: Params) -> Params:
-    """Parameters without the rounded copies that a fused step leaves beside them."""
-    return {name: value for name, value in params.items() if not name.endswith(ROUNDED)}
+def _minus(value: Tensor, gradient: Tensor, lr: float | Tensor) -> Tensor:
+    return value - lr * gradient if isinstance(lr, Tensor) else torch.add(value, gradient, alpha=-lr)
 
 
 def gradient_of(objective: Objective, params: Params, *, first_order: bool, clip_norm: float | None = None) -> Params:

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from fewsure.core.signals import StopSignal
 from fewsure.errors import FewsureError
-from fewsure.pipeline import StopSignal
 
 Piece = TypeVar("Piece")
 

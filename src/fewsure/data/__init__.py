@@ -23,7 +23,8 @@ from fewsure.data.own.regression import OwnRegression
 from fewsure.data.own.tables import Table, TableClasses
 from fewsure.data.pools import Split
 from fewsure.data.sets.sine_line import SineLine
-from fewsure.networks import Conv4Options, MlpOptions
+from fewsure.networks.conv4 import Conv4Options
+from fewsure.networks.mlp import MlpOptions
 from fewsure.types import Facts, Kind, Model, Task
 
 

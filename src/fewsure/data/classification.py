@@ -19,8 +19,9 @@ from fewsure.data.pools import Pool, Split, merge, restrict
 from fewsure.data.scaling import LengthScale, Scale
 from fewsure.data.sets.registry import DATA_SETS
 from fewsure.errors import FewsureError, require
-from fewsure.models import classification
-from fewsure.networks import Conv4Options, Mlp, MlpOptions
+from fewsure.networks.conv4 import Conv4Options
+from fewsure.networks.losses import classification
+from fewsure.networks.mlp import Mlp, MlpOptions
 from fewsure.types import Kind, Model
 
 BLOCK = 10_000

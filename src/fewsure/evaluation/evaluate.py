@@ -1,8 +1,8 @@
 """Evaluation: adapt to unseen tasks, predict, and score; one record per task, then one object for all.
 
-An evaluation proceeds in shards of 2,000 tasks, whose records are kept as they come (`fewsure.core.shards`) and summed up on
-the way. So memory does not grow with the number of tasks, and an interrupted evaluation goes on where it was. A shard
-is made of blocks of 20 tasks, each with a random stream of its own. On a GPU a block is recorded once and replayed.
+An evaluation proceeds in shards of 2,000 tasks, whose records are kept as they come (`fewsure.core.shards`) and summed
+up on the way. So memory does not grow with the number of tasks, and an interrupted evaluation goes on where it was. A
+shard is made of blocks of 20 tasks, each with a random stream of its own. On a GPU a block is recorded once and replayed.
 """
 
 import hashlib
@@ -27,6 +27,7 @@ from fewsure.data import Tasks
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged
 from fewsure.evaluation.scoring import Predict, scorer
+from fewsure.evaluation.temperature import temperature_of
 from fewsure.kernels.fused import fused_kernels
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import RESULT_FORMAT
@@ -242,7 +243,7 @@ def _every_task(
         def predict(x: Tensor) -> Tensor:
             outputs = algorithm.predict(posterior, model, x, block.prediction_noise)
             samples.append(len(outputs))
-            return experiment.temperature.divide(outputs)
+            return temperature_of(experiment).divide(outputs)
 
         records = score(predict, block.task, block.facts, block.prediction_noise)
         functions = torch.full((), samples[0], device=device)

@@ -10,7 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fewsure.data.classification import Classification
 from fewsure.evaluation.metrics.scores import class_probabilities
+from fewsure.training.experiment import Experiment
 
 CERTAIN = 1e-9
 """A largest probability that leaves less for all other classes counts as one that leaves this."""
@@ -58,6 +60,15 @@ class Temperature:
     def of(self, log_odds: Tensor) -> Tensor:
         """The temperature of tasks whose predictions are so sure."""
         return self.at_even_odds * torch.exp(-self.exponent * log_odds)
+
+
+def temperature_of(experiment: Experiment) -> Temperature:
+    """The temperature of an experiment's class probabilities: 1 where there are no classes, or until it is learned."""
+    data = experiment.data
+    if not isinstance(data, Classification):
+        return Temperature()
+    of_mixture = data.temperature_of == "mixture"
+    return Temperature(data.softmax_temperature or 1.0, data.temperature_exponent or 0.0, of_mixture)
 
 
 def log_odds(outputs: Float[Tensor, "S N C"]) -> Float[Tensor, ""]:

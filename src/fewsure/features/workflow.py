@@ -27,12 +27,12 @@ from fewsure.core.config import from_json, from_record, to_record
 from fewsure.core.devices import device_name
 from fewsure.core.files import write_atomically
 from fewsure.core.progress import ProgressLine
+from fewsure.core.signals import Stopped, StopSignal
 from fewsure.data.io.feature_files import load_features, write_features
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.errors import Diverged, FewsureError
 from fewsure.features.classifier import FeatureNetwork, Recipe, Training, build_network, precision
 from fewsure.features.extract import extract, nearest_mean_accuracy
-from fewsure.pipeline import Stopped, StopSignal
 from fewsure.version import __version__
 
 FORMAT = 1

@@ -85,7 +85,7 @@ class _ConvBlock(Grouped):
 
     @staticmethod
     def forward(x: Tensor, w: Tensor, of_input: bool) -> tuple[Tensor, ...]:
-        from fewsure.kernels import conv_block as kernels
+        from fewsure.kernels.triton import conv_block as kernels
 
         return kernels.forward(x.contiguous(), w, _precision())
 
@@ -106,7 +106,7 @@ class _ConvBlock(Grouped):
 class _ConvBlockBackward(Once, Grouped):
     @staticmethod
     def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        from fewsure.kernels import conv_block as kernels
+        from fewsure.kernels.triton import conv_block as kernels
 
         *tensors, of_input = inputs
         gradient, x, w, y, mean, scale = tensors

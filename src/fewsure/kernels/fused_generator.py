@@ -78,7 +78,7 @@ class _Squash(Grouped):
     def forward(
         hidden: Tensor, last: Tensor, bias: Tensor, left: Tensor | None, right: Tensor | None, wanted: Squash
     ) -> tuple[Tensor, ...]:
-        from fewsure.kernels import generator as kernels
+        from fewsure.kernels.triton import generator as kernels
 
         groups, samples, _ = hidden.shape
         hidden = hidden.to(last.dtype)
@@ -136,7 +136,7 @@ class _Back(Once, Grouped):
         store: Tensor,
         norm: bool,
     ) -> tuple[Tensor, ...]:
-        from fewsure.kernels import generator as kernels
+        from fewsure.kernels.triton import generator as kernels
 
         groups, samples, _ = hidden.shape
         count, of_kl = fit.shape[1], None if of_kl is None else of_kl.contiguous()
@@ -197,6 +197,6 @@ class _HandOutBackward(Once, Grouped):
 class _OfStart(Once):
     @staticmethod
     def forward(of_padded: Tensor, mean: Tensor, of_squares: Tensor) -> Tensor:
-        from fewsure.kernels import generator as kernels
+        from fewsure.kernels.triton import generator as kernels
 
         return kernels.of_start(of_padded.contiguous(), mean, of_squares)

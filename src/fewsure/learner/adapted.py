@@ -16,6 +16,7 @@ from fewsure.certification.predictor import norm_of, with_coverage
 from fewsure.core.config import checked, from_json
 from fewsure.core.files import write_atomically
 from fewsure.errors import Diverged, FewsureError, require
+from fewsure.evaluation.temperature import temperature_of
 from fewsure.learner.inputs import read_inputs, read_targets
 from fewsure.learner.labels import Labels, read_labels
 from fewsure.learner.prediction import ClassPrediction, Promise, ValuePrediction
@@ -58,7 +59,7 @@ class Adapted:
         calibration = self.require_calibration() if coverage is not None else None
         inputs = read_inputs(x, self.predictor.scale, "x").to(self.predictor.device)
         networks = self.outputs(inputs, batch_size)
-        temperature = self.predictor.experiment.temperature
+        temperature = temperature_of(self.predictor.experiment)
         outputs = temperature.divide(networks)
         if not bool(outputs.isfinite().all()):
             raise Diverged(

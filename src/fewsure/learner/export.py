@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 from fewsure.core.files import write_atomically
 from fewsure.data.scaling import LengthScale
 from fewsure.errors import FewsureError
+from fewsure.evaluation.temperature import temperature_of
 from fewsure.learner.adapted import Adapted
 from fewsure.learner.prediction import ClassPrediction, ValuePrediction
 from fewsure.posteriors import outputs
@@ -119,7 +120,7 @@ class AdaptedModule(torch.nn.Module):
         if labels is None:
             values = ValuePrediction(self._scale.values(found.squeeze(-1)), predictor.noise_std)
             return values.mean, values.std, values.samples
-        classes = ClassPrediction(found, predictor.experiment.temperature, labels)
+        classes = ClassPrediction(found, temperature_of(predictor.experiment), labels)
         return classes.probabilities, classes.samples
 
     def _outputs(self, x: Tensor) -> Tensor:

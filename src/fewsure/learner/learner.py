@@ -14,12 +14,13 @@ from fewsure.certification.environment import Unit
 from fewsure.core.config import checked, field_types
 from fewsure.core.devices import find_device
 from fewsure.core.progress import silenced
+from fewsure.core.signals import Stopped
 from fewsure.data import DATA
 from fewsure.data.own.arrays import GivenClasses, GivenRegression, own_tasks
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.learner.adapted import Adapted, adapt, load_adapted
 from fewsure.learner.predictor import Predictor
-from fewsure.pipeline import Stopped, evaluate_run, start_run, train_run
+from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
 from fewsure.training.runs import Run
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fewsure.core.gradient import descend, detach
-from fewsure.networks import flatten, unflatten, weight_count
+from fewsure.networks.weights import flatten, unflatten, weight_count
 from fewsure.posteriors import outputs
 from fewsure.theory.divergences import gaussian_kl
 from fewsure.types import Batch, Draw, Model, Network, Params, Parts

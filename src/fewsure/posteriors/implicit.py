@@ -21,10 +21,12 @@ from torch import Tensor
 from torch.func import vjp
 
 from fewsure.core.devices import LARGE, in_full, rounded_type
-from fewsure.core.gradient import clip, clip_scale, detach, take_step
+from fewsure.core.gradient import clip, clip_scale, detach
 from fewsure.kernels.fused import fused_kernels_fit
 from fewsure.kernels.fused_generator import Back, Squash, hand_out, of_start, squash
-from fewsure.networks import ALIGNED, Mlp, flatten, layer, product, weight_count
+from fewsure.kernels.rounding import take_rounded_step
+from fewsure.networks.mlp import ALIGNED, Mlp, layer, product
+from fewsure.networks.weights import flatten, weight_count
 from fewsure.theory.divergences import VARIANCE_FLOOR, moment_kl, moment_log_bias
 from fewsure.types import Draw, Network, Params
 
@@ -130,7 +132,7 @@ class ImplicitPosterior:
 
             def dense_step(gradient: Seen, lr: float, limit: float | None) -> Params:
                 of_all = pull_back(gradient)
-                return take_step(parameters, of_all if limit is None else clip(of_all, limit), lr)
+                return take_rounded_step(parameters, of_all if limit is None else clip(of_all, limit), lr)
 
             return seen, dense_step
 
@@ -146,7 +148,7 @@ class ImplicitPosterior:
                 squared = of_last + sum(value.square().sum() for value in of_own.values())
                 lr = lr * clip_scale(squared, limit)
             left = torch.cat([at["left"], -lr * rows]) if "left" in at else -lr * rows
-            return take_step(parameters, of_own, lr) | {"left": left, "right": right}
+            return take_rounded_step(parameters, of_own, lr) | {"left": left, "right": right}
 
         return seen, step
 
@@ -237,7 +239,7 @@ class _Start(torch.autograd.Function):
     def forward(mean: Tensor, shift: Tensor, constants: tuple[float, int, torch.dtype | None]) -> tuple[Tensor, Tensor]:
         scale, padding, dtype = constants
         if _starts_fused(mean):
-            from fewsure.kernels import generator as kernels
+            from fewsure.kernels.triton import generator as kernels
 
             return kernels.start(mean, shift.contiguous(), scale, padding, dtype or mean.dtype)
         *rows, columns = mean.shape

@@ -7,8 +7,8 @@
 | `moment_kl` | samples of any q, to N(0, σ²I) | `moment_reading` | lower estimate (unbiased for a Gaussian q) |
 | `donsker_varadhan` | samples of q and p under a critic φ | `critic_reading` | lower estimate, up to ln(m_φ) |
 
-A PAC-Bayes bound made from a lower estimate is itself an estimate, never a guarantee: `fewsure.theory.pac_bayes` takes readings,
-and calls a bound rigorous only if each of them is exact or an upper bound.
+A PAC-Bayes bound made from a lower estimate is itself an estimate, never a guarantee: `fewsure.theory.pac_bayes` takes
+readings, and calls a bound rigorous only if each of them is exact or an upper bound.
 """
 
 import math
@@ -23,7 +23,7 @@ from fewsure.errors import require
 from fewsure.kernels.fused import critic as fused_critic
 from fewsure.kernels.fused import fused_kernels_fit
 from fewsure.kernels.fused import moment_kl as fused_moment_kl
-from fewsure.networks import Mlp
+from fewsure.networks.mlp import Mlp
 from fewsure.theory.concentration import Reading, require_share, upper_limit
 from fewsure.types import Params
 

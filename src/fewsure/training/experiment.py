@@ -14,9 +14,7 @@ from fewsure.algorithms.simpa import Simpa
 from fewsure.core.config import from_record, to_record
 from fewsure.core.devices import Precision
 from fewsure.data import DATA, Data
-from fewsure.data.classification import Classification
 from fewsure.errors import FewsureError, require, require_known
-from fewsure.evaluation.temperature import Temperature
 from fewsure.training.schedule import Schedule
 from fewsure.types import Algorithm, Model
 
@@ -105,15 +103,6 @@ class Experiment:
     def training_model(self) -> Model:
         """The model of training tasks, which may have another number of classes."""
         return self.data.model(self.network, training=True)
-
-    @property
-    def temperature(self) -> Temperature:
-        """What outputs are divided by before the softmax: 1 where there are no classes, or until it is learned."""
-        data = self.data
-        if not isinstance(data, Classification):
-            return Temperature()
-        of_mixture = data.temperature_of == "mixture"
-        return Temperature(data.softmax_temperature or 1.0, data.temperature_exponent or 0.0, of_mixture)
 
     @property
     def transductive(self) -> bool:

@@ -10,8 +10,8 @@
     temperature.json          the temperature of class probabilities, and its exponent, learned from validation tasks
     evaluation.json           what `fewsure evaluate` printed; for another checkpoint than the last,
                               evaluation-best.json, evaluation-1000.json …
-    evaluation/RECORDS/       the records of its single tasks, in shards (`fewsure.core.shards`); evaluation.json says which
-                              RECORDS are its own. Another folder is of an evaluation that was interrupted.
+    evaluation/RECORDS/       the records of its single tasks, in shards (`fewsure.core.shards`); evaluation.json says
+                              which RECORDS are its own. Another folder is of an evaluation that was interrupted.
     certificate.json          what `fewsure certify` printed
     conformal.safetensors     what prediction sets and intervals with coverage are made from (by `fewsure certify`)
 

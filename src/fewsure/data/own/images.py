@@ -19,7 +19,7 @@ from fewsure.data.own.rows import ALIASES, SHARES, Shares, require_shares, split
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.data.sets.description import DataSet, Item
 from fewsure.errors import FewsureError, require
-from fewsure.networks import Conv4Options, Norm
+from fewsure.networks.conv4 import Conv4Options, Norm
 
 PLACEMENT = "class folders of PNG or JPEG images, CLASS/NAME.jpg, if need be in train, validation and test"
 

@@ -17,8 +17,8 @@ from fewsure.data.own.rows import SHARES, Rows, Shares, require_shares, row_spli
 from fewsure.data.pools import Pool, Split
 from fewsure.data.scaling import Scale, learn_scale
 from fewsure.errors import FewsureError, require
-from fewsure.models import regression
-from fewsure.networks import MlpOptions
+from fewsure.networks.losses import regression
+from fewsure.networks.mlp import MlpOptions
 from fewsure.types import Batch, Facts, Kind, Model, Task
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fewsure.data.pools import Split
 from fewsure.errors import require
-from fewsure.models import regression
-from fewsure.networks import MlpOptions
+from fewsure.networks.losses import regression
+from fewsure.networks.mlp import MlpOptions
 from fewsure.types import Batch, Facts, Kind, Model, Task
 
 GRID = 101

@@ -10,6 +10,7 @@ from fewsure.data.sets.sine_line import SineLine
 from fewsure.evaluation.scoring.classification import ClassificationScorer
 from fewsure.evaluation.scoring.observed import ObservedScorer
 from fewsure.evaluation.scoring.regression import RegressionScorer
+from fewsure.evaluation.temperature import temperature_of
 from fewsure.training.experiment import Experiment
 from fewsure.types import Draw, Facts, Noise, Records, Task
 
@@ -38,4 +39,4 @@ def scorer(experiment: Experiment) -> Scorer:
         return RegressionScorer(data.noise_std)
     if isinstance(data, OwnRegression):
         return ObservedScorer(data.scaled_noise_std, data.fitted_scale.y_std)
-    return ClassificationScorer(experiment.temperature)
+    return ClassificationScorer(temperature_of(experiment))

@@ -1,0 +1,1 @@
+"""Base networks as functions of their weights. They hold hyper-parameters and no state."""

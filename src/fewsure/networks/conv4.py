@@ -1,0 +1,123 @@
+"""The convolutional base network of the paper."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fewsure.errors import require
+from fewsure.kernels.fused import conv_block, fused_kernels_fit
+from fewsure.networks.weights import uniform_by_fan_in
+from fewsure.types import Params
+
+Norm = Literal["batch", "instance", "none"]
+
+
+@dataclass(frozen=True)
+class Conv4:
+    """Four blocks of 3×3 convolution, norm, ReLU and 2×2 max-pooling, and a linear layer (section 5.2).
+
+    The norm has no weights of its own, which is what the paper's weight counts imply. With `batch`, images are
+    normalised by the statistics of the batch they come in, in adaptation and in testing: predictions for a query set
+    then depend on the whole of it. `instance` normalises each image by itself.
+
+    >>> from fewsure.networks.weights import weight_count
+    >>> weight_count(Conv4((3, 84, 84), outputs=5)), weight_count(Conv4((1, 28, 28), outputs=5))
+    (32645, 28229)
+    """
+
+    shape: tuple[int, int, int]
+    """Channels, height and width of an image."""
+    outputs: int | None
+    """Of the linear layer; None for a network that ends before it."""
+    filters: int = 32
+    norm: Norm = "batch"
+
+    BLOCKS = 4
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {}
+        for block in range(self.BLOCKS):
+            shapes[f"{block}.weight"] = (self.filters, self.filters if block else self.shape[0], 3, 3)
+            shapes[f"{block}.bias"] = (self.filters,)
+        if self.outputs is not None:
+            shapes[f"{self.BLOCKS}.weight"] = (self._embedded, self.outputs)
+            shapes[f"{self.BLOCKS}.bias"] = (self.outputs,)
+        return shapes
+
+    def init(self, generator: torch.Generator) -> Params:
+        fan_ins = [9 * self.shape[0], *(3 * [9 * self.filters]), self._embedded]
+        return uniform_by_fan_in(self.shapes, fan_ins, generator)
+
+    def __call__(self, params: Params, x: Tensor) -> Tensor:
+        x = (self._fused_blocks if self._fuses(x) else self._blocks)(params, x).flatten(1)
+        return x if self.outputs is None else x @ params[f"{self.BLOCKS}.weight"] + params[f"{self.BLOCKS}.bias"]
+
+    @property
+    def embedding(self) -> "Conv4":
+        return dataclasses.replace(self, outputs=None)
+
+    @property
+    def transductive(self) -> bool:
+        return self.norm == "batch"
+
+    @property
+    def pixels(self) -> int:
+        _, height, width = self.shape
+        return height * width
+
+    @property
+    def _embedded(self) -> int:
+        """Numbers per image before the linear layer."""
+        _, height, width = self.shape
+        pixels = (height >> self.BLOCKS) * (width >> self.BLOCKS)  # each block halves both, rounding down
+        return self.filters * pixels
+
+    def _blocks(self, params: Params, x: Tensor) -> Tensor:
+        for block in range(self.BLOCKS):
+            x = functional.conv2d(x, params[f"{block}.weight"], params[f"{block}.bias"], padding=1)
+            x = functional.max_pool2d(self._normalised(x).relu(), 2)
+        return x
+
+    def _fuses(self, x: Tensor) -> bool:
+        return self.norm == "batch" and self.filters in (16, 32, 64, 128) and fused_kernels_fit(x)
+
+    def _fused_blocks(self, params: Params, x: Tensor) -> Tensor:
+        """The same function by kernels of our own, on a GPU. The bias has no part in it: the norm takes it out."""
+        x = x.permute(0, 2, 3, 1)
+        for block in range(self.BLOCKS):
+            x = conv_block(x, params[f"{block}.weight"], of_input=block > 0)
+        return x.permute(0, 3, 1, 2)
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        # Fused norms differentiate twice under vmap only without their affine part, which is absent here.
+        if self.norm == "batch":
+            return functional.batch_norm(x, None, None, training=True)
+        return functional.instance_norm(x) if self.norm == "instance" else x
+
+
+@dataclass(frozen=True)
+class Conv4Options:
+    """The convolutional base network that solves a task: four blocks, and a linear layer."""
+
+    filters: int = 32
+    """Filters of each convolution."""
+    norm: Norm = "batch"
+    """`batch` normalises a query set by its own statistics, so that a prediction depends on the other queries
+    (transductive, as in the paper); `instance` normalises each image by itself; `none` does not."""
+
+    SMALLEST = 2**Conv4.BLOCKS
+
+    def __post_init__(self) -> None:
+        require(self.filters >= 1, "filters", "at least 1", self.filters)
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> Conv4:
+        """The network for images of a shape."""
+        channels, height, width = shape
+        fits = min(height, width) >= self.SMALLEST
+        require(fits, "data", f"images of {self.SMALLEST} pixels or more on each side", f"{height}×{width}")
+        return Conv4((channels, height, width), outputs, self.filters, self.norm)

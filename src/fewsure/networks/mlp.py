@@ -1,0 +1,141 @@
+"""Fully connected networks."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fewsure.core.devices import rounded_type
+from fewsure.errors import require
+from fewsure.kernels.fused import Activation, fused_kernels_fit
+from fewsure.kernels.fused import layer as fused_layer
+from fewsure.kernels.rounding import ROUNDED
+from fewsure.networks.weights import uniform_by_fan_in
+from fewsure.types import Params
+
+ALIGNED = 8
+"""Rows of a matrix product should hold a multiple of so many numbers: GPUs are several times slower otherwise."""
+
+
+def layer(x: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> Tensor:
+    """act(x W + b)."""
+    x, weight = _same_type(x, weight)
+    if fused_kernels_fit(x):
+        return fused_layer(x, weight, bias, activation)
+    mapped = x @ weight
+    mapped = mapped + (bias if bias.dtype == mapped.dtype else bias.to(mapped.dtype))
+    return mapped if activation == "none" else mapped.relu() if activation == "relu" else mapped.tanh()
+
+
+def product(x: Tensor, matrix: Tensor) -> Tensor:
+    """x @ matrix, with few bits if either has few."""
+    x, matrix = _same_type(x, matrix)
+    return x @ matrix
+
+
+def _same_type(x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    if x.dtype == matrix.dtype:  # torch.export cannot trace a conversion that does nothing
+        return x, matrix
+    return x.bfloat16(), matrix.bfloat16()
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """A fully connected network with ReLU between its layers.
+
+    Weights start uniform in ±1/√fan_in. `sizes` = (inputs, hidden …, outputs).
+    """
+
+    sizes: tuple[int, ...]
+    last: Activation = "none"
+    """What follows the last layer."""
+    scaled: bool = False
+    """Each layer divides its inputs by √fan_in, and its weights start √fan_in times as large. The functions to start
+    with are the same, but what a step of the weights does to them no longer grows with the widths."""
+    centred: bool = False
+    """The mean of a batch is taken off each of its inputs: what tells its examples apart is left."""
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {}
+        for layer, (fan_in, fan_out) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
+            shapes[f"{layer}.weight"] = (fan_in, fan_out)
+            shapes[f"{layer}.bias"] = (fan_out,)
+        return shapes
+
+    def init(self, generator: torch.Generator) -> Params:
+        params = uniform_by_fan_in(self.shapes, self.sizes, generator)
+        if self.scaled:
+            weights = {f"{layer}.weight": fan_in for layer, fan_in in enumerate(self.sizes[:-1])}
+            params |= {name: math.sqrt(fan_in) * params[name] for name, fan_in in weights.items()}
+        return params
+
+    def aligned(self, params: Params) -> Params:
+        """The same function, its first layer padded so that the rows of its inputs are aligned for matrix units."""
+        return params | {"0.weight": functional.pad(params["0.weight"], (0, 0, 0, -self.sizes[0] % ALIGNED))}
+
+    def padded(self, params: Params, x: Tensor) -> Tensor:
+        """Inputs as `aligned` weights take them."""
+        padding = len(params["0.weight"]) - x.shape[-1]
+        return functional.pad(x, (0, padding)) if padding else x
+
+    def __call__(self, params: Params, x: Tensor) -> Tensor:
+        last = len(self.sizes) - 2
+        if self.centred:
+            expected = "at least 2 examples, which are seen without their mean (or train with --no-centred)"
+            require(len(x) >= 2, "x", expected, len(x))
+            x = x - x.mean(0)
+        x = self.padded(params, x)
+        for number in range(last + 1):
+            activation: Activation = "relu" if number < last else self.last
+            x = layer(self.entering(x, number), params[f"{number}.weight"], params[f"{number}.bias"], activation)
+        return x
+
+    def entering(self, x: Tensor, number: int) -> Tensor:
+        """What a layer multiplies by its weights, of what comes out of the one before it."""
+        return x / math.sqrt(self.sizes[number]) if self.scaled else x
+
+    def rounded(self, params: Params) -> Params:
+        """The same weights for several calls: if one of its matrices is large enough to be rounded, so are all of them.
+
+        Each call would round them otherwise, since a product takes both its inputs as the shorter of them is. A fused
+        step leaves the rounded matrix beside the full one.
+        """
+        matrices = [name for name in self.shapes if name.endswith("weight")]
+        dtypes = [rounded_type(params[name]) for name in matrices]
+        dtype = torch.bfloat16 if torch.bfloat16 in dtypes else dtypes[0]
+        short = {}
+        for name in matrices:
+            left = params.get(name + ROUNDED)
+            short[name] = left if left is not None and left.dtype == dtype else params[name].to(dtype)
+        return {name: short.get(name, params[name]) for name in self.shapes}
+
+    @property
+    def embedding(self) -> "Mlp":
+        return Mlp(self.sizes[:-1], centred=self.centred)
+
+    @property
+    def transductive(self) -> bool:
+        return self.centred
+
+    @property
+    def pixels(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class MlpOptions:
+    """The fully connected base network that solves a task (ReLU, no normalisation)."""
+
+    hidden: tuple[int, ...] = (40, 40)
+    """Hidden units of each layer."""
+
+    def __post_init__(self) -> None:
+        require(all(units > 0 for units in self.hidden), "hidden", "layer sizes above 0", self.hidden)
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> Mlp:
+        """The network for inputs of a shape."""
+        (inputs,) = shape
+        return Mlp((inputs, *self.hidden, outputs))
