@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fewsure.cli.main import main
+from fewsure.data.description import Remote
 from fewsure.data.pools import SPLITS
-from fewsure.data.sets.description import Remote
 from fewsure.data.sets.registry import DATA_SETS
 
 from .data_files import image_bytes, random_image, write_zip

@@ -33,13 +33,13 @@ from fewsure.algorithms.maml import Maml
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.freshness import require_fresh
 from fewsure.core.config import to_record
+from fewsure.data.description import DataSet
 from fewsure.data.io import archives, cache, unpickle
 from fewsure.data.io.checksums import LIST, pool_checksum, verify
 from fewsure.data.io.feature_files import load_features
 from fewsure.data.io.images import decode
 from fewsure.data.io.table_files import read_blocks
 from fewsure.data.sets import cifar_fs, mini_imagenet, tiny_tiered
-from fewsure.data.sets.description import DataSet
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.features.classifier import Recipe, build_network

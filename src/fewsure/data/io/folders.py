@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fewsure.data.description import Item
 from fewsure.data.io import archives
 from fewsure.data.io.images import decode, is_image
-from fewsure.data.sets.description import Item
 from fewsure.errors import FewsureError
 
 

@@ -14,10 +14,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fewsure.data.description import DataSet, Item, Remote
 from fewsure.data.io import archives, folders
 from fewsure.data.io.unpickle import as_text, load_fields, published_layout
 from fewsure.data.pools import SPLITS, Split
-from fewsure.data.sets.description import DataSet, Item, Remote
 from fewsure.errors import FewsureError
 
 SHAPE = (3, 32, 32)

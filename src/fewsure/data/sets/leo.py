@@ -8,10 +8,10 @@ from typing import IO
 
 import numpy as np
 
+from fewsure.data.description import DataSet, Item, Remote
 from fewsure.data.io import archives
 from fewsure.data.io.unpickle import as_text, load_fields, published_layout
 from fewsure.data.pools import Split
-from fewsure.data.sets.description import DataSet, Item, Remote
 from fewsure.errors import FewsureError
 
 SIZE = 640

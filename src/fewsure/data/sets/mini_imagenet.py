@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fewsure.data.description import DataSet, Item
 from fewsure.data.io import archives
 from fewsure.data.io.folders import load_image
 from fewsure.data.io.unpickle import as_text, load_fields, published_layout
 from fewsure.data.pools import Split
-from fewsure.data.sets.description import DataSet, Item
 from fewsure.errors import FewsureError
 
 SHAPE = (3, 84, 84)

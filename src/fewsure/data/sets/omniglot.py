@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fewsure.data.description import DataSet, Item, Remote
 from fewsure.data.io import archives
 from fewsure.data.io.images import decode, is_image
 from fewsure.data.pools import Split
-from fewsure.data.sets.description import DataSet, Item, Remote
 from fewsure.errors import FewsureError
 
 SHAPE = (1, 28, 28)

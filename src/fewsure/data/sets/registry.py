@@ -1,7 +1,7 @@
 """The registry of data sets."""
 
+from fewsure.data.description import DataSet
 from fewsure.data.sets.cifar_fs import CIFAR_FS
-from fewsure.data.sets.description import DataSet
 from fewsure.data.sets.leo import MINI_IMAGENET_LEO, TIERED_IMAGENET_LEO
 from fewsure.data.sets.mini_imagenet import MINI_IMAGENET
 from fewsure.data.sets.omniglot import OMNIGLOT

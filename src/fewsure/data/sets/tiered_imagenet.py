@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fewsure.data.description import DataSet, Item
 from fewsure.data.io.images import decode
 from fewsure.data.io.unpickle import as_text, load, load_fields, published_layout
 from fewsure.data.pools import Split
-from fewsure.data.sets.description import DataSet, Item
 from fewsure.errors import FewsureError
 
 SHAPE = (3, 84, 84)

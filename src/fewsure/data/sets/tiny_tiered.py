@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fewsure.data.description import DataSet, Item
 from fewsure.data.io import archives, folders
 from fewsure.data.io.unpickle import published_layout
 from fewsure.data.pools import Split
-from fewsure.data.sets.description import DataSet, Item
 from fewsure.errors import FewsureError
 
 SHAPE = (3, 64, 64)
