@@ -20,13 +20,13 @@ import torch
 from PIL import Image
 
 from fewsure.core import streams
+from fewsure.core.places import cache_root, data_root
 from fewsure.data import prepared
 from fewsure.data.classification import Features
 from fewsure.data.io import images
 from fewsure.data.io.cache import load
 from fewsure.data.io.checksums import pool_checksum
 from fewsure.data.io.feature_files import load_features, write_features
-from fewsure.data.io.places import cache_root, data_root
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.data.sets.cifar_fs import SPLIT_CLASSES
 from fewsure.data.sets.registry import DATA_SETS

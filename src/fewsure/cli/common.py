@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from fewsure.cli.options import Parser, add_options, from_namespace
-from fewsure.data.io.places import DATA_VARIABLE
+from fewsure.core.places import DATA_VARIABLE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,11 @@ from typing import ClassVar, Literal, Self
 import torch
 
 from fewsure.core.config import LEARNED, settle
+from fewsure.core.places import data_root
 from fewsure.data.augmentation import Augmentation, Mixing, Moving
 from fewsure.data.episodes import Episodes
 from fewsure.data.io.cache import load
 from fewsure.data.io.feature_files import load_features
-from fewsure.data.io.places import data_root
 from fewsure.data.pools import Pool, Split, merge, restrict
 from fewsure.data.scaling import LengthScale, Scale
 from fewsure.data.sets.registry import DATA_SETS

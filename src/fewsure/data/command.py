@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
+from fewsure.core.places import cache_root, data_root
 from fewsure.data.description import DataSet, Remote
 from fewsure.data.io.cache import load
 from fewsure.data.io.checksums import verify
 from fewsure.data.io.download import download
 from fewsure.data.io.feature_files import KINDS, features_file, load_features
-from fewsure.data.io.places import cache_root, data_root
 from fewsure.data.own.findings import Result, counted, laid_out
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.data.sets.registry import DATA_SETS

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fewsure.data.io.places import data_root
+from fewsure.core.places import data_root
 from fewsure.data.pools import Split
 from fewsure.errors import FewsureError
 

@@ -23,10 +23,10 @@ import numpy as np
 import torch
 
 from fewsure.core.config import from_json
+from fewsure.core.places import cache_root
 from fewsure.core.progress import ProgressLine
 from fewsure.data.description import DataSet, Item
 from fewsure.data.io.checksums import pool_checksum, verify
-from fewsure.data.io.places import cache_root
 from fewsure.data.pools import Pool, Split
 from fewsure.errors import FewsureError
 

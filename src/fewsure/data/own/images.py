@@ -11,11 +11,11 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fewsure.core.places import data_root
 from fewsure.data.classification import ImageSet, forget_pools
 from fewsure.data.description import DataSet, Item
 from fewsure.data.io.cache import load
 from fewsure.data.io.images import decode, is_image
-from fewsure.data.io.places import data_root
 from fewsure.data.own.rows import ALIASES, SHARES, Shares, require_shares, split_by_name
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.errors import FewsureError, require
