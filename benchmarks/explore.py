@@ -29,7 +29,7 @@ from fewsure.core.config import from_json
 from fewsure.core.devices import device_name, find_device
 from fewsure.core.files import write_atomically
 from fewsure.core.vectorise import draw_per_task
-from fewsure.evaluation.calibrate import with_learned
+from fewsure.evaluation.calibrate import calibrated
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.pipeline import start_run, train_run
 from fewsure.posteriors.mixture import logged
@@ -83,7 +83,7 @@ def tried(method: str, data: str, options: Row, common: Row, tasks: int, on: str
         run = start_run(Path(folder) / "run", experiment, resume=False)
         train_run(run, device)
         meta, loss = run.load(device).meta, losses(run)
-        scores, _ = evaluate(with_learned(run, device), meta, tasks=tasks, seed=0, stream="validation")
+        scores, _ = evaluate(calibrated(run, device), meta, tasks=tasks, seed=0, stream="validation")
     facts = {"updates": experiment.training.updates, "tasks": tasks, "device": device_name(device)}
     row = {"method": method, "changed": _flat(options)} | facts | {"seed": experiment.training.seed}
     return row | figures(scores) | loss | generated(experiment, meta)

@@ -24,7 +24,8 @@ CASES = {
         for preset in ("paper", "recommended")
         for name in METHODS
     },
-    **{f"omniglot {name}": [name, *SMALL_IMAGES] for name in (*METHODS, "protonet")},
+    **{f"omniglot {name}": [name, *SMALL_IMAGES] for name in (*METHODS[1:], "protonet")},
+    "omniglot simpa": ["simpa", "--components", "2", "--inner-steps", "2", *SMALL_IMAGES],
     **{
         f"table {name}": [name, "--data", "table", "--task-column", "group", "--target", "y", *SHORT]
         for name in METHODS
@@ -38,14 +39,20 @@ for kl in ("moment", "moment+critic", "critic", "semi-implicit", "none"):
         CASES[f"simpa {kl}, no weight noise, second order"] = ["simpa", "--kl", kl, *SECOND_ORDER]
 
 
+def _name(case: str) -> str:
+    return case.replace(" ", "-").replace(",", "")
+
+
 def record(folder: Path) -> None:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     table = folder / "table.csv"
     rows = [f"g{g},{x},{math.sin(0.7 * g + x) + 0.1 * math.cos(31 * g * x)}" for g in range(40) for x in range(20)]
     table.write_text("\n".join(["group,x,y", *rows]) + "\n", encoding="utf-8")
     for case, arguments in CASES.items():
+        if (folder / _name(case) / "checkpoint.safetensors").exists():
+            continue
         own = ["--file", str(table)] if case.startswith("table") else []
-        out = folder / case.replace(" ", "-").replace(",", "")
+        out = folder / _name(case)
         command = [sys.executable, "-m", "fewsure", "train", *arguments, *own, "--out", str(out), "--json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         print(f"{case}: {'trained' if done.returncode == 0 else done.stderr.strip()[-300:]}", flush=True)
@@ -54,8 +61,7 @@ def record(folder: Path) -> None:
 def compare(before: Path, after: Path) -> None:
     found = {}
     for case in CASES:
-        name = case.replace(" ", "-").replace(",", "")
-        old, new = (load_file(folder / name / "checkpoint.safetensors") for folder in (before, after))
+        old, new = (load_file(folder / _name(case) / "checkpoint.safetensors") for folder in (before, after))
         meta = [key for key in old if key.startswith("meta/")]
         missing = sorted(set(meta) ^ {key for key in new if key.startswith("meta/")})
         differences = [float((old[key].double() - new[key].double()).abs().max()) for key in meta if key in new]

@@ -29,7 +29,7 @@ from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.evaluation.evaluate import unseen_block
 from fewsure.networks.mlp import MlpOptions
-from fewsure.posteriors.mixture import joined
+from fewsure.posteriors.mixture import merge_components
 from fewsure.report.certificate_page import BEGIN, END, certificates_section
 from fewsure.report.certificate_table import certificate_table
 from fewsure.theory.conformal import conformal_threshold, residual_scores
@@ -312,7 +312,7 @@ def test_theorem_2_of_a_mixture_is_that_of_its_components_when_they_are_the_same
     meta = one.algorithm.init(one.model, streams.generator(0, "init"))
     single, mixture = (
         theorem_of(experiment, parts, delta=0.1, samples=60, seed=0)[0][0].readings
-        for experiment, parts in ((one, meta), (two, joined([meta, meta])))
+        for experiment, parts in ((one, meta), (two, merge_components([meta, meta])))
     )
     names = ("loss", "KL[q(w) ‖ p(w)]", "KL[q(θ) ‖ p(θ)]")
     assert set(names) == set(mixture)

@@ -91,12 +91,12 @@ def test_more_processes_than_tasks_are_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_one_process_needs_nobody() -> None:
-    with distributed.together("cpu") as device:
+    with distributed.process_group("cpu") as device:
         assert device == torch.device("cpu")
         assert distributed.is_first()
         tree = {"a": torch.ones(2)}
         assert distributed.weighted_sum(tree, 1.0) is tree
-        assert (distributed.any_of(True), distributed.any_of(False), distributed.of_first(2.5)) == (True, False, 2.5)
+        assert (distributed.any_of(True), distributed.any_of(False), distributed.broadcast(2.5)) == (True, False, 2.5)
         found = distributed.share_out([2, 1], int, lambda size: {"x": torch.full((size,), size)}, lambda done: None)
         assert found["x"].tolist() == [2, 2, 1]
 

@@ -24,8 +24,8 @@ from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.cli.main import main
 from fewsure.core import streams
-from fewsure.core.cuda_graph import Recorded
-from fewsure.core.shards import SHARD, InMemory, ShardFolder, joined
+from fewsure.core.cuda_graph import CudaGraph
+from fewsure.core.shards import SHARD, InMemory, ShardFolder, concat_shards
 from fewsure.data.classification import FeatureHeadOptions, Features
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
@@ -354,7 +354,7 @@ def test_joined_records_are_in_the_order_of_tasks() -> None:
     experiment, store = sine_line(), InMemory()
     evaluate_in_shards(experiment, initial(experiment), tasks=50, seed=0, stream="test", store=store)
     assert equal(
-        joined([shard.records for shard in store.values()]),
+        concat_shards([shard.records for shard in store.values()]),
         evaluate(experiment, initial(experiment), tasks=50, seed=0)[1],
     )
 
@@ -376,7 +376,7 @@ def test_several_processes_go_on_where_one_was(tmp_path: Path) -> None:
 
 def test_what_is_not_recorded_is_done_each_time() -> None:
     calls: list[int] = []
-    recorded = Recorded[int](torch.Generator(), name="counting", records=False)
+    recorded = CudaGraph[int](torch.Generator(), name="counting", records=False)
 
     def work() -> int:
         calls.append(len(calls))

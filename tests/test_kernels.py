@@ -29,7 +29,7 @@ from fewsure.networks.conv4 import Conv4
 from fewsure.networks.losses import classification, regression
 from fewsure.networks.mlp import Mlp
 from fewsure.networks.weights import flatten
-from fewsure.posteriors.implicit import ImplicitPosterior, Sight
+from fewsure.posteriors.implicit import ImplicitPosterior, SampleRequest
 from fewsure.theory.divergences import moment_kl
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Model, Params, Stage, Task
@@ -228,7 +228,7 @@ def test_an_objective_may_look_at_the_samples_or_at_their_kl_alone(
     parameters = {name: value.to(DEVICE) for name, value in start.items()}
 
     def objective(parameters: Params) -> Tensor:
-        return posterior.see(parameters, z, Sight(fit=2, prior_std=0.3))[looked_at].square().sum()
+        return posterior.see(parameters, z, SampleRequest(fit=2, prior_std=0.3))[looked_at].square().sum()
 
     expected = torch.func.grad(objective)(parameters)
     monkeypatch.setattr("fewsure.posteriors.implicit.fused_kernels_fit", fits)

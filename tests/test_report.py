@@ -23,7 +23,7 @@ from fewsure.certification.certify import Request, certify_run
 from fewsure.cli.main import main
 from fewsure.cli.train import _parse_experiment
 from fewsure.errors import FewsureError
-from fewsure.evaluation.calibrate import with_learned
+from fewsure.evaluation.calibrate import calibrated
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.evaluation.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
 from fewsure.pipeline import evaluate_run
@@ -486,7 +486,7 @@ def test_every_axis_says_what_it_shows_and_in_which_unit(
 
 
 def test_colours_can_be_told_apart_without_seeing_colour() -> None:
-    """Seen by each kind of colour-blind eye (Machado et al., 2009), no two methods' colours are close together."""
+    """Samples by each kind of colour-blind eye (Machado et al., 2009), no two methods' colours are close together."""
     eyes = {
         "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
         "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
@@ -606,7 +606,7 @@ def test_figures_that_would_make_the_page_too_large_are_left_to_their_files(
 
 def test_the_images_are_those_of_the_evaluation_with_its_probabilities(images: list[Run], image_page: Path) -> None:
     for run in images:
-        shown = predict_unseen_images(with_learned(run, CPU), run.load(CPU).meta, seed=0)
+        shown = predict_unseen_images(calibrated(run, CPU), run.load(CPU).meta, seed=0)
         confidence, label = shown.probabilities.max(-1)
         records = run.evaluation_records()
         torch.testing.assert_close(confidence, records["confidence"])
@@ -617,7 +617,7 @@ def test_the_most_confident_mistakes_are_shown(images: list[Run], image_page: Pa
     for number, run in enumerate(images):
         records = run.evaluation_records()
         wrong = records["confidence"][~records["correct"]].sort(descending=True).values
-        mistakes = confident_mistakes(predict_unseen_images(with_learned(run, CPU), run.load(CPU).meta, seed=0))
+        mistakes = confident_mistakes(predict_unseen_images(calibrated(run, CPU), run.load(CPU).meta, seed=0))
         assert [mistake.confidence for mistake in mistakes] == pytest.approx(wrong[:4].tolist())
         data = image_page.parent / "report_files" / f"mistakes_images_2_way_1_shot_{number + 1}.csv"
         rows = read_csv(data)

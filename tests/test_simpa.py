@@ -14,7 +14,7 @@ from fewsure.evaluation.evaluate import SAMPLES
 from fewsure.networks.losses import bounded_cross_entropy, bounded_squared_error
 from fewsure.networks.mlp import Mlp
 from fewsure.networks.weights import weight_count
-from fewsure.posteriors.mixture import behind, split
+from fewsure.posteriors.mixture import lagging_components, split_components
 from fewsure.theory.divergences import gaussian_kl
 from fewsure.training.engine import Engine
 from fewsure.types import Parts, Stage
@@ -230,15 +230,15 @@ def test_the_loss_of_a_mixture_is_the_mean_of_its_components_and_each_has_its_ow
     meta, tasks, shared, noise, stage = meta_batch(mixture)
     gradient, info = Engine(mixture, MODEL).gradient(meta, tasks, shared, noise, stage)
     total = 0.0
-    for number, component in enumerate(split(meta, 3)):
+    for number, component in enumerate(split_components(meta, 3)):
         own = shared | {"theta": shared["theta"].chunk(3)[number]}
         alone, terms = Engine(single, MODEL).gradient(component, tasks, own, noise, stage)
         thirds = {part: {name: value / 3 for name, value in params.items()} for part, params in alone.items()}
-        assert_close(split(gradient, 3)[number], thirds, 1e-12)
+        assert_close(split_components(gradient, 3)[number], thirds, 1e-12)
         total += float(terms["loss"]) / 3
         assert float(info[f"loss.{number + 1}"]) == pytest.approx(float(terms["loss"]), rel=1e-12)
     assert float(info["loss"]) == pytest.approx(total, rel=1e-12)
-    assert set(meta) == {f"{part}{suffix}" for part in split(meta, 1)[0] for suffix in ("", ".2", ".3")}
+    assert set(meta) == {f"{part}{suffix}" for part in split_components(meta, 1)[0] for suffix in ("", ".2", ".3")}
 
 
 @pytest.mark.usefixtures("float64")
@@ -249,13 +249,13 @@ def test_a_mixture_adapts_each_component_by_itself_and_shares_out_the_samples() 
     x, z = torch.linspace(-1, 1, 5).unsqueeze(-1), torch.rand(5, 3)
     adapted = mixture.adapt(meta, MODEL, support, shared | own)
     expected = []
-    for number, (component, share) in enumerate(zip(split(meta, 2), (z[:3], z[3:]), strict=True)):
+    for number, (component, share) in enumerate(zip(split_components(meta, 2), (z[:3], z[3:]), strict=True)):
         theta = {"theta": shared["theta"].chunk(2)[number]}
         alone = single.adapt(component, MODEL, support, own | theta)
-        assert_close(split(adapted, 2)[number], alone, 0)
+        assert_close(split_components(adapted, 2)[number], alone, 0)
         expected.append(single.predict(alone, MODEL, x, {"z": share}))
     torch.testing.assert_close(mixture.predict(adapted, MODEL, x, {"z": z}), torch.cat(expected), rtol=0, atol=0)
-    first, second = split(mixture.init(MODEL, torch.Generator().manual_seed(0)), 2)
+    first, second = split_components(mixture.init(MODEL, torch.Generator().manual_seed(0)), 2)
     assert not torch.equal(first["generator"]["0.weight"], second["generator"]["0.weight"])
 
 
@@ -271,9 +271,9 @@ def test_components_with_twice_the_loss_of_the_best_at_the_end_have_learned_badl
         {"loss": 0.1, "loss.1": 0.1, "loss.2": 0.21, "loss.3": 0.15},
         {"loss.1": 0.1, "loss.2": 0.19, "loss.3": 0.26},
     ]
-    assert behind(early + late) == [3]  # 0.205 of 0.1 twice: the last tenth is two lines
-    assert behind(early + late[:1]) == [2]
-    assert behind([{"loss": 0.1}]) == behind([]) == []  # one generator, or none that learned
+    assert lagging_components(early + late) == [3]  # 0.205 of 0.1 twice: the last tenth is two lines
+    assert lagging_components(early + late[:1]) == [2]
+    assert lagging_components([{"loss": 0.1}]) == lagging_components([]) == []  # one generator, or none that learned
 
 
 def test_a_mixture_whose_generators_learn_unlike_says_so_at_the_end(
@@ -283,7 +283,7 @@ def test_a_mixture_whose_generators_learn_unlike_says_so_at_the_end(
     command += ["--device", "cpu"]
     assert main([*command, "--out", str(tmp_path / "alike")]) == 0
     assert "generators whose loss" not in capsys.readouterr().err
-    monkeypatch.setattr("fewsure.cli.train.behind", lambda log: [2] if "loss.2" in log[-1] else [])
+    monkeypatch.setattr("fewsure.cli.train.lagging_components", lambda log: [2] if "loss.2" in log[-1] else [])
     assert main([*command, "--out", str(tmp_path / "unlike")]) == 0
     said = capsys.readouterr().err
     assert (

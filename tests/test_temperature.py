@@ -14,7 +14,7 @@ from fewsure import FewsureError, load
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.predictor import checkpoint_digest
 from fewsure.data.classification import Features
-from fewsure.evaluation.calibrate import TASKS, most_likely_temperature, with_learned
+from fewsure.evaluation.calibrate import TASKS, calibrated, most_likely_temperature
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.evaluation.temperature import Temperature, log_odds
 from fewsure.learner.export import export
@@ -148,7 +148,7 @@ def test_with_an_exponent_predictions_are_those_of_a_query_set(tmp_path: Path) -
         export(adapted)
     (run.folder / "temperature.json").write_text(json.dumps({"softmax_temperature": 1.0}))
     with pytest.raises(FewsureError, match="temperature_exponent"):
-        with_learned(run, CPU)
+        calibrated(run, CPU)
 
 
 def test_coverage_with_an_exponent_is_for_query_sets_like_those_that_were_certified(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_the_temperature_is_learned_when_training_ends_and_lowers_the_nll_of_val
     run = trained(tmp_path, softmax_temperature=None)
     temperature = json.loads((run.folder / "temperature.json").read_text())["softmax_temperature"]
     assert temperature != 1
-    learned = with_learned(run, CPU)
+    learned = calibrated(run, CPU)
     assert learned.data == replace(run.experiment.data, softmax_temperature=temperature)  # type: ignore[type-var]
     meta = run.load(CPU).meta
     plain = replace(run.experiment, data=replace(run.experiment.data, softmax_temperature=1.0))  # type: ignore[type-var]

@@ -112,7 +112,7 @@ def test_the_paper_preset_sets_every_option_of_its_algorithm(algorithm: str, pre
     import tomllib
     from importlib import resources
 
-    table = tomllib.loads((resources.files("fewsure") / f"presets/{presets}/paper.toml").read_text())
+    table = tomllib.loads((resources.files("fewsure.training") / f"presets/{presets}/paper.toml").read_text())
     fields = dataclasses.fields(ALGORITHMS[algorithm])
     assert set(table[algorithm]["algorithm"]) == {field.name for field in fields}
 

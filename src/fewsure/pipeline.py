@@ -11,14 +11,14 @@ import torch
 
 from fewsure.algorithms.platipus import Platipus
 from fewsure.certification.freshness import record_data
-from fewsure.core.distributed import any_of, first_then_others, is_first
+from fewsure.core.distributed import any_of, is_first, rank_zero_first
 from fewsure.core.progress import ProgressLine
 from fewsure.core.signals import Stopped, StopSignal
 from fewsure.data import prepared
 from fewsure.data.classification import Classification
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError
-from fewsure.evaluation.calibrate import learned_by, needed_splits, with_learned
+from fewsure.evaluation.calibrate import calibrated, calibrated_at, needed_splits
 from fewsure.evaluation.evaluate import evaluate, evaluate_in_shards, identity
 from fewsure.training.experiment import GROUPS, Experiment
 from fewsure.training.loop import Progress, Validation, train
@@ -37,7 +37,7 @@ def start_run(folder: Path, experiment: Experiment, *, resume: bool, meta: Parts
 
     A new run starts at the meta-parameters `meta`, if they are given.
     """
-    return first_then_others(
+    return rank_zero_first(
         lambda: _start_run(folder, experiment, resume, meta), lambda: _start_run(folder, experiment, True, meta)
     )
 
@@ -125,7 +125,7 @@ def train_run(
         )
     if any_of(stop()) and run.load(device).update < run.experiment.training.updates:
         raise Stopped(run.folder, stop.received or signal.SIGTERM)
-    with_learned(run, device, quiet=quiet)
+    calibrated(run, device, quiet=quiet)
     lines = run.metrics()
     if not lines:
         raise FewsureError(f"{run.folder} is trained, but its metrics.jsonl is missing or damaged; train the run anew")
@@ -146,7 +146,7 @@ def _validation(experiment: Experiment, every: int, device: torch.device) -> Val
 
     def score(meta: Parts) -> float:
         try:
-            ready = learned_by(experiment, meta, device, tasks=VALIDATION_TASKS)
+            ready = calibrated_at(experiment, meta, device, tasks=VALIDATION_TASKS)
             summary, _ = evaluate(ready, meta, tasks=VALIDATION_TASKS, seed=1, stream="validation")
         except Diverged:
             return float("inf")
@@ -172,7 +172,7 @@ def evaluate_run(
     found = run.load(device, checkpoint)
     meta = found.meta
     last = checkpoint == LAST
-    experiment = with_learned(run, device, quiet=quiet) if last else learned_by(run.experiment, meta, device)
+    experiment = calibrated(run, device, quiet=quiet) if last else calibrated_at(run.experiment, meta, device)
     records = identity(experiment, meta, seed=seed, stream=stream)
     with ProgressLine(f"evaluating {run.experiment.algorithm_name}", quiet=quiet or not is_first()) as line:
         summary = evaluate_in_shards(

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from fewsure.algorithms.maml import Maml
 from fewsure.certification.certify import Request, certify_run
-from fewsure.core.distributed import together
+from fewsure.core.distributed import process_group
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.networks.mlp import MlpOptions
@@ -67,7 +67,7 @@ def work(folder: Path, algorithm: Algorithm, updates: int) -> None:
     """Train, evaluate and certify; each process by itself, or with others that are there."""
     training = Training(updates=updates, tasks=TASKS)
     experiment = Experiment(algorithm, SineLine(query=6), MlpOptions((5,)), training, "none")
-    with together("cpu") as device:
+    with process_group("cpu") as device:
         run = start_run(folder, experiment, resume=False)
         train_run(run, device, quiet=True, checkpoint_every=5, keep_last=2, keep_best=10)
         evaluate_run(run, device, tasks=EVALUATED, seed=0, quiet=True)
@@ -118,7 +118,7 @@ def killed_fork(updates: int = 200) -> dict[str, Any]:
         experiment = Experiment(METHODS["maml"], SineLine(query=6), MlpOptions((5,)), options, "none")
 
         def work() -> None:
-            with together("cpu") as device:
+            with process_group("cpu") as device:
                 train_run(start_run(folder, experiment, resume=True), device, quiet=True, checkpoint_every=20)
 
         return work
@@ -144,7 +144,7 @@ def diverging() -> list[int]:
     experiment = Experiment(Maml(inner_steps=2, inner_lr=1e30), SineLine(query=6), MlpOptions((5,)), training, "none")
 
     def work(folder: Path) -> None:
-        with together("cpu") as device:
+        with process_group("cpu") as device:
             train_run(start_run(folder, experiment, resume=False), device, quiet=True, max_skipped=5)
 
     with tempfile.TemporaryDirectory() as place:

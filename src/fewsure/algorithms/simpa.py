@@ -24,8 +24,8 @@ from fewsure.kernels.rounding import take_rounded_step, without_rounded
 from fewsure.networks.mlp import Mlp
 from fewsure.networks.weights import unflatten, weight_count
 from fewsure.posteriors import outputs
-from fewsure.posteriors.implicit import ImplicitPosterior, Latent, Seen, Sight
-from fewsure.posteriors.mixture import joined, of_each, shared_out, split
+from fewsure.posteriors.implicit import ImplicitPosterior, Latent, SampleRequest, Samples
+from fewsure.posteriors.mixture import component_losses, merge_components, split_components, split_noise
 from fewsure.theory.divergences import critic_estimate, isotropic_kl, moment_kl, semi_implicit_kl, standardise
 from fewsure.theory.pac_bayes import theorem_1, theorem_2
 from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
@@ -119,7 +119,7 @@ class Simpa:
             require(all(size > 0 for size in sizes), name, "layer sizes above 0", sizes)
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
-        return joined([self._init_component(model, generator) for _ in range(self.components)])
+        return merge_components([self._init_component(model, generator) for _ in range(self.components)])
 
     def _init_component(self, model: Model, generator: torch.Generator) -> Parts:
         family = self.posterior(model)
@@ -142,7 +142,7 @@ class Simpa:
         always = torch.ones((), device=support.x.device)
         thetas = [theta for theta, _ in self._draw_thetas(meta, model, noise)]
         adapted = self._optimise_lower_level(thetas, meta, model, support, noise, regularise=always)
-        return {part: without_rounded(params) for part, params in joined(adapted).items()}
+        return {part: without_rounded(params) for part, params in merge_components(adapted).items()}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         regularise = (stage.update * stage.tasks >= self.warm_up_tasks).to(task.query.x.dtype)
@@ -150,7 +150,7 @@ class Simpa:
         thetas = [theta for theta, _ in drawn]
         adapted = self._optimise_lower_level(thetas, meta, model, task.support, noise, regularise)
 
-        def upper_level(component: Parts, seen: Seen, losses: Tensor, squared_norm: Tensor) -> tuple[Tensor, Info]:
+        def upper_level(component: Parts, seen: Samples, losses: Tensor, squared_norm: Tensor) -> tuple[Tensor, Info]:
             """Algorithm 1's objective of one component."""
             critic = self.critic(model).rounded(component["critic"]) if self.uses_critic else {}
             loss = losses.mean()
@@ -186,7 +186,7 @@ class Simpa:
         squared_norms = [squared_norm for _, squared_norm in drawn]
         found = [upper_level(*each) for each in zip(adapted, seen, losses, squared_norms, strict=True)]
         info = {name: torch.stack([terms[name] for _, terms in found]).mean() for name in found[0][1]}
-        info |= of_each([terms for _, terms in found])
+        info |= component_losses([terms for _, terms in found])
         return torch.stack([objective for objective, _ in found]).mean(), info
 
     def prediction_noise(self, model: Model, samples: int) -> Mapping[str, Draw]:
@@ -226,24 +226,28 @@ class Simpa:
         )
 
     @property
-    def _sight(self) -> Sight:
+    def _sight(self) -> SampleRequest:
         """What the bounds look at: the samples that the loss takes, and those that the KL takes or their KL itself."""
         noisy = self.weight_noise > 0  # the KL is then that of the samples with their noise
         moments = self.kl in ("moment", "moment+critic") and not noisy
         every = self.uses_critic or (noisy and self.kl != "none")
-        return Sight(self.train_samples, self.sigma_w if moments else None, padded=every)
+        return SampleRequest(self.train_samples, self.sigma_w if moments else None, padded=every)
 
     def start(self, meta: Parts, model: Model, noise: Noise) -> Parts:
         """λ before the first step, θ, of all components."""
-        return joined([{"generator": theta} for theta, _ in self._draw_thetas(meta, model, noise)])
+        return merge_components([{"generator": theta} for theta, _ in self._draw_thetas(meta, model, noise)])
 
     def generators(self, posterior: Parts) -> Parts:
         """What predictions need of a posterior: its critics have no part in them."""
-        return joined([{"generator": component["generator"]} for component in split(posterior, self.components)])
+        return merge_components(
+            [{"generator": component["generator"]} for component in split_components(posterior, self.components)]
+        )
 
     def _components(self, parts: Parts, noise: Noise, *names: str) -> list[tuple[Parts, Noise]]:
         """The parts of each component, and its noise: of these names it has a share of the rows."""
-        return list(zip(split(parts, self.components), shared_out(noise, names, self.components), strict=True))
+        return list(
+            zip(split_components(parts, self.components), split_noise(noise, names, self.components), strict=True)
+        )
 
     def _draw_thetas(self, meta: Parts, model: Model, noise: Noise) -> list[tuple[Params, Tensor]]:
         """(θ ~ N(μ_θ, σ₀ I), ‖μ_θ‖²) of each component. The noise is shared by all tasks, and so is θ."""
@@ -267,7 +271,7 @@ class Simpa:
         """λ and ω of each component. They descend side by side: their networks see the support set together."""
         family = self.posterior(model)
 
-        def bound(seen: Seen, losses: Tensor, critic: Params, step: int) -> Tensor:
+        def bound(seen: Samples, losses: Tensor, critic: Params, step: int) -> Tensor:
             loss = losses.mean()
             if self.kl == "none":
                 return loss  # the regulariser is a constant
@@ -275,17 +279,17 @@ class Simpa:
             theorem = theorem_1(loss, kl, examples=support.x.shape[0], epsilon=self.epsilon, form=self.form)
             return loss + regularise * theorem.regulariser
 
-        def bounds(seen: list[Seen], critics: list[Params], step: int) -> Tensor:
+        def bounds(seen: list[Samples], critics: list[Params], step: int) -> Tensor:
             """The sum over components, in which each has its own gradient."""
             losses = self._losses(seen, model, support, noise, step)
             every = zip(seen, losses, critics, strict=True)
             return torch.stack([bound(*of_component, step) for of_component in every]).sum()
 
-        def negative_estimate(critic: Params, seen: Seen, step: int) -> Tensor:
+        def negative_estimate(critic: Params, seen: Samples, step: int) -> Tensor:
             return -self._critic_estimate(seen, critic, model, noise, step)
 
         generators = list(thetas)  # λ ← θ
-        network, starts = self.critic(model), split(meta, self.components)
+        network, starts = self.critic(model), split_components(meta, self.components)
         critics = [network.aligned(start["critic"]) if self.uses_critic else {} for start in starts]  # ω ← ω₀
         looked_at = [network.rounded(critic) if self.uses_critic else {} for critic in critics]
         for step in range(self.inner_steps):
@@ -313,7 +317,9 @@ class Simpa:
         """w from G(z): the same vectors, unless there is weight noise."""
         return self.posterior(model).perturb(means, noise["weights"][level] if self.weight_noise else None)
 
-    def _losses(self, seen: Sequence[Seen], model: Model, batch: Batch, noise: Noise, level: int) -> tuple[Tensor, ...]:
+    def _losses(
+        self, seen: Sequence[Samples], model: Model, batch: Batch, noise: Noise, level: int
+    ) -> tuple[Tensor, ...]:
         """What is trained on, of each component: (k, m), of each of its samples and each example."""
         samples = torch.cat([self._perturb(of_component["fit"], model, noise, level) for of_component in seen])
         predicted = outputs(model.network, unflatten(model.network, samples), batch.x)
@@ -321,7 +327,7 @@ class Simpa:
         losses = torch.func.vmap(of_sample, in_dims=(0, None))(predicted, batch.y)
         return (losses.clamp(max=1) if self.clip == "hard" else losses).chunk(len(seen))
 
-    def _kl(self, seen: Seen, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
+    def _kl(self, seen: Samples, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
         """The estimate of KL[q(w; λ) ‖ p(w)] that both bounds use."""
         if self.kl == "semi-implicit":
             return semi_implicit_kl(seen["padded"][:, : weight_count(model.network)], self.weight_noise, self.sigma_w)
@@ -332,7 +338,7 @@ class Simpa:
             estimate = estimate + self._critic_estimate(seen, critic, model, noise, level)
         return estimate
 
-    def _critic_estimate(self, seen: Seen, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
+    def _critic_estimate(self, seen: Samples, critic: Params, model: Model, noise: Noise, level: int) -> Tensor:
         """Eq. (12) for KL[q ‖ p]; after the moment term, for what is left with q's means and variances taken out."""
         network, prior = self.critic(model), noise["prior"][level]
         if self.kl == "critic":
@@ -342,6 +348,6 @@ class Simpa:
             samples = standardise(self._all(seen, model, noise, level))
         return critic_estimate(network, critic, samples, prior)
 
-    def _all(self, seen: Seen, model: Model, noise: Noise, level: int) -> Tensor:
+    def _all(self, seen: Samples, model: Model, noise: Noise, level: int) -> Tensor:
         """All samples of w, (S, n)."""
         return self._perturb(seen["padded"][:, : weight_count(model.network)], model, noise, level)

@@ -7,7 +7,7 @@ import torch
 from fewsure.algorithms.simpa import Simpa
 from fewsure.bench.cases import STEPS, case
 from fewsure.bench.timing import allocated_memory, initial_meta
-from fewsure.core.shards import Forgotten
+from fewsure.core.shards import DiscardShards
 from fewsure.evaluation.evaluate import evaluate, evaluate_in_shards
 from fewsure.training.experiment import Experiment
 from fewsure.training.optimiser import Optimiser
@@ -47,7 +47,7 @@ def evaluation_at_scale(experiment: Experiment, device: torch.device, tasks: int
     def measure(done: int) -> None:
         memory.append(allocated_memory(device))
 
-    store, meta = Forgotten(measure), initial_meta(experiment, device)
+    store, meta = DiscardShards(measure), initial_meta(experiment, device)
     found = evaluate_in_shards(experiment, meta, tasks=tasks, seed=0, stream="test", store=store)
     return {
         "method": experiment.algorithm_name,

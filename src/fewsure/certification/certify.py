@@ -29,7 +29,7 @@ from fewsure.certification.predictor import (
     thresholds_without,
 )
 from fewsure.certification.theorem import no_bound, theorem_of
-from fewsure.core.config import finite, settle
+from fewsure.core.config import finite, normalise_fields
 from fewsure.core.devices import device_name
 from fewsure.core.distributed import is_first
 from fewsure.core.files import write_atomically
@@ -68,7 +68,7 @@ class Request:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        settle(self)
+        normalise_fields(self)
         enough = "at least 2, since one task says nothing of the next"
         require(self.tasks is None or self.tasks >= 2, "tasks", enough, self.tasks)
         require_share(self.delta, "delta")

@@ -21,7 +21,7 @@ from fewsure.core.vectorise import count, draw_per_task
 from fewsure.data.own.regression import OwnRegression
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError, require
-from fewsure.evaluation.calibrate import with_learned
+from fewsure.evaluation.calibrate import calibrated
 from fewsure.evaluation.evaluate import UnseenBlock, score_blocks
 from fewsure.evaluation.metrics.scores import class_probabilities
 from fewsure.evaluation.scoring import Predict
@@ -134,9 +134,9 @@ def load_predictor(run: Run, device: torch.device) -> tuple[str, Experiment, Che
 
     The digest comes first: if training replaces the checkpoint meanwhile, what is made with it is refused.
     """
-    with_learned(run, device)  # what is learned is part of what the digest is of
+    calibrated(run, device)  # what is learned is part of what the digest is of
     digest = checkpoint_digest(run)
-    return digest, with_learned(run, device), run.load(device)
+    return digest, calibrated(run, device), run.load(device)
 
 
 def checkpoint_digest(run: Run) -> str:

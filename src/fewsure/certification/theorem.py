@@ -26,7 +26,7 @@ from fewsure.evaluation.evaluate import as_evaluated
 from fewsure.evaluation.temperature import temperature_of
 from fewsure.networks.weights import flatten, unflatten
 from fewsure.posteriors import outputs
-from fewsure.posteriors.mixture import split
+from fewsure.posteriors.mixture import split_components
 from fewsure.theory.concentration import Reading, mean_reading
 from fewsure.theory.divergences import (
     critic_reading,
@@ -86,7 +86,9 @@ def theorem_of(
         kl = semi_implicit_reading(stacked, noise, algorithm.sigma_w, SHARE * delta)
     else:
         kl = _mean_reading([moment_reading(stacked[:, row], algorithm.sigma_w) for row in range(stacked.shape[1])])
-    generators = torch.cat([flatten(component["generator"]) for component in split(meta, algorithm.components)])
+    generators = torch.cat(
+        [flatten(component["generator"]) for component in split_components(meta, algorithm.components)]
+    )
     kl_theta = gaussian_reading(generators, algorithm.sigma_0, 0.0, algorithm.sigma_theta**2)
     caveats = [*([DEPENDENT] if experiment.transductive else []), *([INFINITE] if noise == 0 else [])]
     bounds = [
@@ -118,7 +120,7 @@ def _draw(
     def one_task(parts: tuple[Task, Noise, Noise], meta: Parts) -> tuple[Tensor, Tensor]:
         task, noise, own = parts
         adapted = algorithm.adapt(meta, model, task.support, shared | noise)
-        every = zip(split(adapted, algorithm.components), own["z"], strict=True)
+        every = zip(split_components(adapted, algorithm.components), own["z"], strict=True)
         means = torch.cat([family.means(component["generator"], z[None]) for component, z in every])
         weights = unflatten(model.network, family.perturb(means, own.get("weights")))
         alone = torch.split(outputs(model.network, weights, task.query.x), 1)  # a loss is of one w
@@ -147,7 +149,7 @@ def _critic(
         adapted = algorithm.adapt(meta, model, task.support, shared | noise)
         prior = algorithm.sigma_w * own["prior"] if algorithm.kl == "critic" else own["prior"]
         values = []
-        for component in split(adapted, algorithm.components):
+        for component in split_components(adapted, algorithm.components):
             posterior = family.perturb(family.means(component["generator"], own["z"]), own.get("weights"))
             posterior = posterior if algorithm.kl == "critic" else standardise(posterior)
             values.append([critic(component["critic"], samples).squeeze(-1) for samples in (posterior, prior)])

@@ -8,7 +8,7 @@ from pathlib import Path
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import Unit
 from fewsure.cli.common import Common, command
-from fewsure.core.distributed import is_first, together
+from fewsure.core.distributed import is_first, process_group
 from fewsure.errors import FewsureError
 from fewsure.report.certificate_page import keep, read_results, require_place
 from fewsure.report.certificate_table import certificate_table
@@ -76,7 +76,7 @@ def _certify(command: Certify) -> None:
         require_place(command.page)
     if command.results is not None:
         read_results(command.results)  # what cannot be read is refused before the work
-    with together(command.device) as device:
+    with process_group(command.device) as device:
         record = certify_run(Run.open(command.run), device, request, quiet=command.json)
         if is_first():
             if record["updates"] < record["planned_updates"]:

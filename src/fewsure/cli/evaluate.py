@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fewsure.cli.common import Common, command
-from fewsure.core.distributed import is_first, together
+from fewsure.core.distributed import is_first, process_group
 from fewsure.errors import require
 from fewsure.evaluation.compare import compare_runs
 from fewsure.pipeline import evaluate_run
@@ -58,7 +58,7 @@ class Compare(Common):
 def _evaluate(command: Evaluate) -> None:
     require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
     run = Run.open(command.run)
-    with together(command.device) as device:
+    with process_group(command.device) as device:
         summary = evaluate_run(
             run, device, tasks=command.tasks, seed=command.seed, checkpoint=command.checkpoint, quiet=command.json
         )

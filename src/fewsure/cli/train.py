@@ -10,11 +10,11 @@ from typing import Any
 from fewsure.algorithms import ALGORITHMS
 from fewsure.cli.common import Command, Common, parse
 from fewsure.cli.options import Parser, add_options, first_line, from_namespace
-from fewsure.core.distributed import is_first, together
+from fewsure.core.distributed import is_first, process_group
 from fewsure.data import DATA
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.pipeline import start_at_maml, start_run, train_run
-from fewsure.posteriors.mixture import BEHIND, behind
+from fewsure.posteriors.mixture import LAGGING, lagging_components
 from fewsure.report.tables import training_table
 from fewsure.report.terminal import print_tables
 from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
@@ -67,7 +67,7 @@ def _train(arguments: list[str]) -> None:
     for name in ("checkpoint_every", "keep_last", "max_skipped"):
         require(getattr(command, name) >= 1, name, "at least 1", getattr(command, name))
     require(command.keep_best >= 0, "keep_best", "at least 0", command.keep_best)
-    with together(command.device) as device:
+    with process_group(command.device) as device:
         meta = None
         if command.from_maml is not None:
             experiment, meta = start_at_maml(experiment, command.from_maml)
@@ -92,11 +92,11 @@ def _train(arguments: list[str]) -> None:
 
 def _name_those_behind(run: Run) -> None:
     """Say which generators of a mixture have learned badly, and what may help."""
-    numbers = ", ".join(map(str, behind(run.metrics())))
+    numbers = ", ".join(map(str, lagging_components(run.metrics())))
     if numbers:
         print(
-            f"fewsure: generators whose loss ended at more than {BEHIND:g} times that of the best: {numbers}; a larger "
-            "--inner-lr or a lower --lr may help (docs/gotchas.md)",
+            f"fewsure: generators whose loss ended at more than {LAGGING:g} times that of the best: {numbers}; "
+            "a larger --inner-lr or a lower --lr may help (docs/gotchas.md)",
             file=sys.stderr,
         )
 

@@ -52,7 +52,7 @@ def from_record(kind: type[Options], values: Mapping[str, Any], *, source: str, 
     return kind(**{name: checked(hints[name], value, f"{source}: {name}") for name, value in values.items()})
 
 
-def settle(options: Any) -> None:
+def normalise_fields(options: Any) -> None:
     """Check every field of a new dataclass of options, and give it the form that a record's would have.
 
     For `__post_init__` of what users make themselves: paths become text, lists tuples, numpy's numbers Python's.

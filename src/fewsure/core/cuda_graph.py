@@ -16,7 +16,7 @@ EAGER_CALLS = 3
 Result = TypeVar("Result")
 
 
-class Recorded(Generic[Result]):
+class CudaGraph(Generic[Result]):
     """Calling it with a piece of work, the same each time, does it.
 
     The work draws from `generator`, which is seeded anew before each call. Where `records` is false, which it must be

@@ -55,7 +55,7 @@ def is_first() -> bool:
 
 
 @contextmanager
-def together(device_name: str) -> Iterator[torch.device]:
+def process_group(device_name: str) -> Iterator[torch.device]:
     """Join the other processes, if `torchrun` has started this one; the device of this process."""
     if not dist.is_torchelastic_launched():
         yield find_device(device_name)
@@ -113,12 +113,12 @@ def any_of(flag: bool) -> bool:
     return flag if not dist.is_initialized() else bool(_reduced(torch.tensor(float(flag)), dist.ReduceOp.MAX))
 
 
-def of_first(value: float) -> float:
+def broadcast(value: float) -> float:
     """What the first process has."""
     return value if not dist.is_initialized() else float(_reduced(torch.tensor(value if is_first() else 0.0).double()))
 
 
-def first_then_others(first: Callable[[], Result], others: Callable[[], Result]) -> Result:
+def rank_zero_first(first: Callable[[], Result], others: Callable[[], Result]) -> Result:
     """Let the first process do something, and then the others; they end with it if it fails."""
     if not dist.is_initialized():
         return first()

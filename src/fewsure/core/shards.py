@@ -52,7 +52,7 @@ class Store(Protocol):
         """Keep one."""
 
 
-class Forgotten:
+class DiscardShards:
     """Shards that are summed up and not kept; `heard` is told how many tasks each had."""
 
     def __init__(self, heard: Callable[[int], None]) -> None:
@@ -157,7 +157,7 @@ def rows(records: Records) -> int:
     return found.pop()
 
 
-def joined(shards: Iterable[Records]) -> dict[str, Tensor]:
+def concat_shards(shards: Iterable[Records]) -> dict[str, Tensor]:
     """The records of all tasks, in memory."""
     found = list(shards)
     return {name: torch.cat([records[name] for records in found]) for name in found[0]}

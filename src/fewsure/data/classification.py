@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 
 import torch
 
-from fewsure.core.config import LEARNED, settle
+from fewsure.core.config import LEARNED, normalise_fields
 from fewsure.core.places import data_root
 from fewsure.data.augmentation import Augmentation, Mixing, Moving
 from fewsure.data.episodes import Episodes
@@ -63,7 +63,7 @@ class Classification:
     kind: ClassVar[Kind] = "classification"
 
     def __post_init__(self) -> None:
-        settle(self)
+        normalise_fields(self)
         require(self.way >= 2, "way", "at least 2 classes", self.way)
         for option in ("shot", "query", "train_shot", "train_query"):
             value = getattr(self, option)

@@ -35,42 +35,44 @@ NOISE = (1e-3, 1e1)
 """The range that is searched, in standard deviations of the target."""
 TEMPERATURE = (1e-2, 1e2)
 EXPONENT = (-1.0, 1.0)
-NOTHING = 1e-6
+EXPONENT_PENALTY = 1e-6
 """What an exponent must gain in NLL, times its square: where tasks are equally sure, it is 0."""
 PRECISION = 0.01
 """Of an exponent, and of the logarithm of the others: 1 %."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-def with_learned(run: Run, device: torch.device, *, quiet: bool = False) -> Experiment:
+def calibrated(run: Run, device: torch.device, *, quiet: bool = False) -> Experiment:
     """The run's experiment with what is to be learned: read from the run, or learned now and kept with it."""
     experiment = run.experiment
-    names = to_learn(experiment)
+    names = uncalibrated(experiment)
     if not names:
         return experiment
     values = run.learned(names)
     if any_of(values is None):  # all processes must do the same
-        values = learn(experiment, run.load(device).meta, device, quiet=quiet)
+        values = calibrate(experiment, run.load(device).meta, device, quiet=quiet)
         run.save_learned(values)
     return _with(experiment, values or {})
 
 
-def learned_by(experiment: Experiment, meta: Parts, device: torch.device, *, tasks: int = TASKS) -> Experiment:
+def calibrated_at(experiment: Experiment, meta: Parts, device: torch.device, *, tasks: int = TASKS) -> Experiment:
     """The experiment with what is to be learned, for these meta-parameters."""
-    return _with(experiment, learn(experiment, meta, device, tasks=tasks)) if to_learn(experiment) else experiment
+    return (
+        _with(experiment, calibrate(experiment, meta, device, tasks=tasks)) if uncalibrated(experiment) else experiment
+    )
 
 
-def to_learn(experiment: Experiment) -> tuple[str, ...]:
+def uncalibrated(experiment: Experiment) -> tuple[str, ...]:
     """The options of the data that are to be learned, which are none in the experiment."""
     return tuple(name for name in LEARNED_FILES if getattr(experiment.data, name, 0.0) is None)
 
 
 def needed_splits(experiment: Experiment) -> tuple[Split, ...]:
     """What a run needs of its data before it is tested."""
-    return ("train", "validation") if to_learn(experiment) else ("train",)
+    return ("train", "validation") if uncalibrated(experiment) else ("train",)
 
 
-def learn(
+def calibrate(
     experiment: Experiment, meta: Parts, device: torch.device, *, tasks: int = TASKS, quiet: bool = True
 ) -> dict[str, float]:
     """The options that are to be learned, from validation tasks; noise is in the target's unit.
@@ -127,7 +129,7 @@ def most_likely_temperature(outputs: Tensor, y: Tensor, exponent: float | None) 
     def loss(at_centre: float, exponent: float) -> float:
         temperatures = through(at_centre, exponent).of(sureness)
         probabilities = class_probabilities(_joined(outputs / temperatures.view(-1, 1, 1, 1))).double()
-        return float(negative_log_likelihood(probabilities, y.flatten())) + NOTHING * exponent**2
+        return float(negative_log_likelihood(probabilities, y.flatten())) + EXPONENT_PENALTY * exponent**2
 
     slope = exponent or 0.0
     at_centre = _positive_minimiser(partial(loss, exponent=slope), TEMPERATURE)

@@ -2,7 +2,7 @@
 
 An evaluation proceeds in shards of 2,000 tasks, whose records are kept as they come (`fewsure.core.shards`) and summed
 up on the way. So memory does not grow with the number of tasks, and an interrupted evaluation goes on where it was. A
-shard is made of blocks of 20 tasks, each with a random stream of its own. On a GPU a block is recorded once and replayed.
+shard is made of blocks of 20 tasks, each with a random stream of its own. On a GPU a block becomes one CUDA graph.
 """
 
 import hashlib
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from fewsure.core import streams
-from fewsure.core.cuda_graph import Recorded
+from fewsure.core.cuda_graph import CudaGraph
 from fewsure.core.devices import device_name, device_of, precision
-from fewsure.core.distributed import of_first, processes, share_out
-from fewsure.core.shards import SHARD, InMemory, Shard, Store, joined
+from fewsure.core.distributed import broadcast, processes, share_out
+from fewsure.core.shards import SHARD, InMemory, Shard, Store, concat_shards
 from fewsure.core.vectorise import better_looped, count, draw_noise, draw_per_task, for_each, take
 from fewsure.data import Tasks
 from fewsure.data.pools import Split
@@ -52,7 +52,7 @@ def evaluate(
     """
     store = InMemory()
     summary = evaluate_in_shards(experiment, meta, tasks=tasks, seed=seed, stream=stream, store=store)
-    return summary, joined(shard.records for shard in store.values())
+    return summary, concat_shards(shard.records for shard in store.values())
 
 
 def evaluate_in_shards(
@@ -72,7 +72,7 @@ def evaluate_in_shards(
     """
     start = time.perf_counter()
     sizes = {first: min(SHARD, tasks - first) for first in range(0, tasks, SHARD)}
-    there = {first for first, size in sizes.items() if of_first(store.has(first, size))}  # all do as the first does
+    there = {first for first, size in sizes.items() if broadcast(store.has(first, size))}  # all do as the first does
     blocks = UnseenBlocks(experiment, meta, seed, stream)
     earlier, samples = 0.0, 0
 
@@ -172,7 +172,7 @@ class UnseenBlocks:
         self._generator = torch.Generator(self._device)
         on_gpu = self._device.type == "cuda"
         records = on_gpu and experiment.training.cuda_graph and processes() == 1
-        self._recorded = Recorded[dict[str, Tensor]](self._generator, name="a block of tasks", records=records)
+        self._recorded = CudaGraph[dict[str, Tensor]](self._generator, name="a block of tasks", records=records)
 
     def records(self, first: int, tasks: int, progress: Callable[[int], None]) -> dict[str, Tensor]:
         """What is recorded of tasks `first` … `first + tasks` − 1, on the CPU; `first` begins a block.

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fewsure.kernels.grouped import Grouped, Once
+from fewsure.kernels.grouped import Grouped, OnceDifferentiable
 
 _ALLOWED: ContextVar[bool] = ContextVar("fused kernels", default=False)
 
@@ -103,7 +103,7 @@ class _ConvBlock(Grouped):
         return (*found, None)
 
 
-class _ConvBlockBackward(Once, Grouped):
+class _ConvBlockBackward(OnceDifferentiable, Grouped):
     @staticmethod
     def forward(*inputs: Any) -> tuple[Tensor, ...]:
         from fewsure.kernels.triton import conv_block as kernels
@@ -135,7 +135,7 @@ class _MomentKl(Grouped):
         return found, None
 
 
-class _MomentKlBackward(Once, Grouped):
+class _MomentKlBackward(OnceDifferentiable, Grouped):
     @staticmethod
     def forward(*inputs: Any) -> tuple[Tensor, ...]:
         from fewsure.kernels.triton import moments
@@ -163,10 +163,10 @@ class _Layer(Grouped):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        of_input, of_weight, of_bias, _ = ctx.needs_input_grad
-        constants = (ctx.activation, of_input, of_weight, of_bias)
+        of_input, grad_weight, grad_bias, _ = ctx.needs_input_grad
+        constants = (ctx.activation, of_input, grad_weight, grad_bias)
         dx, dw, db = _LayerBackward.apply(gradient, *ctx.saved_tensors, constants)  # type: ignore[no-untyped-call]
-        return dx if of_input else None, dw if of_weight else None, db if of_bias else None, None
+        return dx if of_input else None, dw if grad_weight else None, db if grad_bias else None, None
 
     @classmethod
     def shared(cls, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> tuple[int, ...]:
@@ -174,20 +174,20 @@ class _Layer(Grouped):
         return one_for_all if len(one_for_all) == 2 else ()
 
 
-class _LayerBackward(Once, Grouped):
+class _LayerBackward(OnceDifferentiable, Grouped):
     @staticmethod
     def forward(
         gradient: Tensor, x: Tensor, weight: Tensor, y: Tensor, constants: tuple[Activation, bool, bool, bool]
     ) -> tuple[Tensor, ...]:
         from fewsure.kernels.triton import layers
 
-        activation, of_input, of_weight, of_bias = constants
-        dz, db = layers.deactivate(gradient.contiguous(), y.contiguous(), activation, sums=of_bias)
+        activation, of_input, grad_weight, grad_bias = constants
+        dz, db = layers.deactivate(gradient.contiguous(), y.contiguous(), activation, sums=grad_bias)
         groups = len(weight)
-        if of_bias and groups < len(x):
+        if grad_bias and groups < len(x):
             db = db.view(groups, -1, db.shape[1]).sum(1)
         dx = _products(dz, weight.mT) if of_input else dz.new_empty(len(x), 0)
-        if not of_weight:
+        if not grad_weight:
             return dx, dz.new_empty(groups, 0), db
         rows, deltas = (tensor.reshape(groups, -1, tensor.shape[-1]) for tensor in (x, dz))
         return dx, rows.mT @ deltas, db
@@ -257,7 +257,7 @@ class _Critic(Grouped):
         return tuple(one_for_all if set(network) <= set(one_for_all) else prior)  # its layers are all shared, or none
 
 
-class _CriticBackward(Once, Grouped):
+class _CriticBackward(OnceDifferentiable, Grouped):
     @staticmethod
     def forward(gradient: Tensor, samples: Tensor, prior: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
         from fewsure.kernels.triton import layers

@@ -28,7 +28,7 @@ class Grouped(torch.autograd.Function):
         return tuple(output.unflatten(0, (info.batch_size, -1)) for output in outputs), (0,) * len(outputs)
 
 
-class Once(torch.autograd.Function):
+class OnceDifferentiable(torch.autograd.Function):
     """A gradient that is not differentiated again."""
 
     @staticmethod

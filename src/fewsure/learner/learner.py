@@ -24,7 +24,7 @@ from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
 from fewsure.training.runs import Run
 
-ALONE = {"norm": "instance", "centred": False, "temperature_exponent": 0.0}
+INDUCTIVE_DEFAULTS = {"norm": "instance", "centred": False, "temperature_exponent": 0.0}
 """What the Learner takes instead of a preset's: a prediction never depends on the other queries, unless asked for."""
 
 
@@ -209,7 +209,11 @@ def _experiment(algorithm: str, data: Any, preset: str, options: Mapping[str, An
 def _preset(preset: str, algorithm: str, data: str) -> Experiment:
     """A preset whose predictions are each of one query."""
     base = load_preset(preset, algorithm, data)
-    has = {name: value for name, value in ALONE.items() if hasattr(base.network, name) or hasattr(base.data, name)}
+    has = {
+        name: value
+        for name, value in INDUCTIVE_DEFAULTS.items()
+        if hasattr(base.network, name) or hasattr(base.data, name)
+    }
     return _with_options(base, has)
 
 

@@ -23,7 +23,7 @@ from torch.func import vjp
 from fewsure.core.devices import LARGE, in_full, rounded_type
 from fewsure.core.gradient import clip, clip_scale, detach
 from fewsure.kernels.fused import fused_kernels_fit
-from fewsure.kernels.fused_generator import Back, Squash, hand_out, of_start, squash
+from fewsure.kernels.fused_generator import LastLayerGrads, LastLayerSpec, grad_start, split_samples, squash
 from fewsure.kernels.rounding import take_rounded_step
 from fewsure.networks.mlp import ALIGNED, Mlp, layer, product
 from fewsure.networks.weights import flatten, weight_count
@@ -35,14 +35,14 @@ MOST = 0.99
 """Size of a weight that the generator is made to begin with: tanh reaches 1 at infinity."""
 Latent = Literal["uniform", "normal"]
 
-Seen = dict[str, Tensor]
+Samples = dict[str, Tensor]
 """What is looked at of S samples G(z): `fit` (k, n), the first of them; `moment_kl` () of all; `padded` (S, N ≥ n), all
 of them with the zeros that pad the last layer."""
-Step = Callable[[Seen, float, float | None], Params]
+Step = Callable[[Samples, float, float | None], Params]
 """(gradient of an objective in what is seen, step size, limit on the norm of λ's gradient or None) → the next λ."""
 
 
-class Sight(NamedTuple):
+class SampleRequest(NamedTuple):
     """What of S samples to look at."""
 
     fit: int
@@ -109,9 +109,9 @@ class ImplicitPosterior:
 
     def means(self, parameters: Params, z: Float[Tensor, "S latent"]) -> Float[Tensor, "S n"]:
         """G(z), S flat weight vectors without their noise."""
-        return self.see(parameters, z, Sight(fit=len(z)))["fit"]
+        return self.see(parameters, z, SampleRequest(fit=len(z)))["fit"]
 
-    def see(self, parameters: Params, z: Float[Tensor, "S latent"], sight: Sight) -> Seen:
+    def see(self, parameters: Params, z: Float[Tensor, "S latent"], sight: SampleRequest) -> Samples:
         """What is to be seen of G(z)."""
         parameters = parameters if self.rank else self.generator.rounded(parameters)
         hidden, (last, bias) = self._hidden_units(parameters, z), self._last
@@ -122,15 +122,15 @@ class ImplicitPosterior:
         return self._look(layer(hidden, parameters[last], parameters[bias], "tanh"), sight)
 
     def generate(
-        self, parameters: Params, z: Float[Tensor, "S latent"], sight: Sight, *, first_order: bool
-    ) -> tuple[Seen, Step]:
+        self, parameters: Params, z: Float[Tensor, "S latent"], sight: SampleRequest, *, first_order: bool
+    ) -> tuple[Samples, Step]:
         """What is to be seen of G(z; λ), and the step of gradient descent that follows from an objective's gradient."""
         at = detach(parameters) if first_order else parameters
         if not self.rank:
             at = self.generator.rounded(at)  # so that its gradient is not made longer again
             seen, pull_back = _pull_back(lambda params: self.see(params, z, sight), at)
 
-            def dense_step(gradient: Seen, lr: float, limit: float | None) -> Params:
+            def dense_step(gradient: Samples, lr: float, limit: float | None) -> Params:
                 of_all = pull_back(gradient)
                 return take_rounded_step(parameters, of_all if limit is None else clip(of_all, limit), lr)
 
@@ -141,14 +141,14 @@ class ImplicitPosterior:
         hidden, pull_back = _pull_back(lambda params: self._hidden_units(params, z), trunk)
         seen, back = (self._fused if self._fuses(hidden, sight) else self._plain)(at, hidden, sight)
 
-        def step(gradient: Seen, lr: float | Tensor, limit: float | None) -> Params:
-            of_hidden, of_bias, rows, right, of_last = back(gradient, limit is not None)
-            of_own = pull_back(of_hidden) | {bias: of_bias}
+        def step(gradient: Samples, lr: float | Tensor, limit: float | None) -> Params:
+            grad_hidden, grad_bias, rows, right, grad_last = back(gradient, limit is not None)
+            grad_own = pull_back(grad_hidden) | {bias: grad_bias}
             if limit is not None:
-                squared = of_last + sum(value.square().sum() for value in of_own.values())
+                squared = grad_last + sum(value.square().sum() for value in grad_own.values())
                 lr = lr * clip_scale(squared, limit)
             left = torch.cat([at["left"], -lr * rows]) if "left" in at else -lr * rows
-            return take_rounded_step(parameters, of_own, lr) | {"left": left, "right": right}
+            return take_rounded_step(parameters, grad_own, lr) | {"left": left, "right": right}
 
         return seen, step
 
@@ -179,42 +179,44 @@ class ImplicitPosterior:
             return mapped
         return mapped + product(product(hidden, parameters["left"].T), parameters["right"])
 
-    def _look(self, samples: Tensor, sight: Sight) -> Seen:
+    def _look(self, samples: Tensor, sight: SampleRequest) -> Samples:
         weights = weight_count(self.network)
         fit = samples[: sight.fit]
         if sight.padded and fused_kernels_fit(samples):
-            fit, samples = hand_out(samples, sight.fit)
+            fit, samples = split_samples(samples, sight.fit)
         seen = {"fit": in_full(fit[:, :weights])} | ({"padded": samples} if sight.padded else {})
         kl = {} if sight.prior_std is None else {"moment_kl": moment_kl(samples[:, :weights], sight.prior_std)}
         return seen | kl
 
-    def _plain(self, parameters: Params, hidden: Tensor, sight: Sight) -> tuple[Seen, Callable[[Seen, bool], Back]]:
+    def _plain(
+        self, parameters: Params, hidden: Tensor, sight: SampleRequest
+    ) -> tuple[Samples, Callable[[Samples, bool], LastLayerGrads]]:
         """What is seen, and what takes its gradient back before the last layer."""
         last, _ = self._last
         mapped = self._last_layer(parameters, hidden)
         seen, pull_back = _pull_back(lambda mapped: self._look(mapped.tanh(), sight), mapped)
 
-        def back(gradient: Seen, norm: bool) -> Back:
+        def back(gradient: Samples, norm: bool) -> LastLayerGrads:
             delta = right = pull_back(gradient)
-            of_hidden = product(delta, parameters[last].T)
+            grad_hidden = product(delta, parameters[last].T)
             if "left" in parameters:
-                of_hidden = of_hidden + product(product(delta, parameters["right"].T), parameters["left"])
+                grad_hidden = grad_hidden + product(product(delta, parameters["right"].T), parameters["left"])
                 right = torch.cat([parameters["right"], delta])
-            of_last = ((hidden @ hidden.T) * (delta @ delta.T)).sum() if norm else None  # ‖Hᵀ Δ‖², without Hᵀ Δ
-            return Back(of_hidden.to(hidden.dtype), delta.to(hidden.dtype).sum(0), hidden, right, of_last)
+            grad_last = ((hidden @ hidden.T) * (delta @ delta.T)).sum() if norm else None  # ‖Hᵀ Δ‖², without Hᵀ Δ
+            return LastLayerGrads(grad_hidden.to(hidden.dtype), delta.to(hidden.dtype).sum(0), hidden, right, grad_last)
 
         return seen, back
 
-    def _fuses(self, hidden: Tensor, sight: Sight) -> bool:
+    def _fuses(self, hidden: Tensor, sight: SampleRequest) -> bool:
         return self.rank > 0 and not sight.padded and fused_kernels_fit(hidden)
 
     def _fused(
-        self, parameters: Params, hidden: Tensor, sight: Sight, *, steps: bool = True
-    ) -> tuple[Seen, Callable[[Seen, bool], Back]]:
+        self, parameters: Params, hidden: Tensor, sight: SampleRequest, *, steps: bool = True
+    ) -> tuple[Samples, Callable[[Samples, bool], LastLayerGrads]]:
         """The same by kernels of our own, on a GPU; without `steps`, to be differentiated instead."""
         last, bias = (parameters[name] for name in self._last)
         weights = weight_count(self.network)
-        wanted = Squash(sight.fit, weights, sight.prior_std, VARIANCE_FLOOR, self.rank if steps else 0)
+        wanted = LastLayerSpec(sight.fit, weights, sight.prior_std, VARIANCE_FLOOR, self.rank if steps else 0)
         fit, kl, back = squash(hidden, last, bias, parameters.get("left"), parameters.get("right"), wanted)
         if kl is None:
             return {"fit": fit}, lambda gradient, norm: back(gradient["fit"], None, norm)
@@ -256,16 +258,16 @@ class _Start(torch.autograd.Function):
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, of_padded: Tensor | None, of_squares: Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_padded: Tensor | None, grad_squares: Tensor | None) -> tuple[Any, ...]:
         (mean,) = ctx.saved_tensors
-        if of_padded is None:
-            return None if of_squares is None else 2 * of_squares * mean, None, None
-        of_sum = of_padded[..., : mean.shape[-1]]
-        of_shift = ctx.scale * of_sum if ctx.needs_input_grad[1] else None
-        if of_squares is not None and ctx.fuses:
-            return of_start(of_padded, mean, of_squares), of_shift, None
-        of_mean = of_sum.to(mean.dtype) if of_squares is None else torch.addcmul(of_sum, mean, 2 * of_squares)
-        return of_mean, of_shift, None
+        if grad_padded is None:
+            return None if grad_squares is None else 2 * grad_squares * mean, None, None
+        grad_sum = grad_padded[..., : mean.shape[-1]]
+        grad_shift = ctx.scale * grad_sum if ctx.needs_input_grad[1] else None
+        if grad_squares is not None and ctx.fuses:
+            return grad_start(grad_padded, mean, grad_squares), grad_shift, None
+        grad_mean = grad_sum.to(mean.dtype) if grad_squares is None else torch.addcmul(grad_sum, mean, 2 * grad_squares)
+        return grad_mean, grad_shift, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], mean: Tensor, shift: Tensor, constants: Any) -> Any:

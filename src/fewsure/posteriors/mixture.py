@@ -13,11 +13,11 @@ import torch
 
 from fewsure.types import Info, Noise, Parts
 
-BEHIND = 2.0
+LAGGING = 2.0
 """A component with so many times the loss of the best has learned badly."""
 
 
-def joined(components: Sequence[Parts]) -> Parts:
+def merge_components(components: Sequence[Parts]) -> Parts:
     """The parts of all components."""
     return {
         _named(part, number): params
@@ -26,37 +26,37 @@ def joined(components: Sequence[Parts]) -> Parts:
     }
 
 
-def split(parts: Parts, components: int) -> list[Parts]:
+def split_components(parts: Parts, components: int) -> list[Parts]:
     """The parts of each component.
 
-    >>> split({"generator": {}, "generator.2": {}}, 2)
+    >>> split_components({"generator": {}, "generator.2": {}}, 2)
     [{'generator': {}}, {'generator': {}}]
     """
     plain = [part for part in parts if "." not in part]
     return [{part: parts[_named(part, number)] for part in plain} for number in range(components)]
 
 
-def shared_out(noise: Noise, names: Sequence[str], components: int) -> list[Noise]:
+def split_noise(noise: Noise, names: Sequence[str], components: int) -> list[Noise]:
     """The noise of each component: of these names its share of the rows, of the others all."""
     shares = {name: torch.tensor_split(noise[name], components) for name in names if name in noise}
     return [noise | {name: share[number] for name, share in shares.items()} for number in range(components)]
 
 
-def of_each(components: Sequence[Info]) -> Info:
+def component_losses(components: Sequence[Info]) -> Info:
     """What a log has of each component, where there are several: they learn apart, and need not learn alike."""
     several = components if len(components) > 1 else []
     return {_loss(number): info["loss"] for number, info in enumerate(several, start=1)}
 
 
-def behind(log: Sequence[Mapping[str, Any]]) -> list[int]:
+def lagging_components(log: Sequence[Mapping[str, Any]]) -> list[int]:
     """The components, numbered from 1, that have learned badly by the last tenth of a training's log.
 
-    >>> behind([{"loss": 0.3, "loss.1": 0.1, "loss.2": 0.5}])
+    >>> lagging_components([{"loss": 0.3, "loss.1": 0.1, "loss.2": 0.5}])
     [2]
     """
     lines = [logged(line) for line in log[-max(1, len(log) // 10) :]]
     reached = [mean(of_component) for of_component in zip(*filter(None, lines), strict=True)]
-    return [number for number, loss in enumerate(reached, start=1) if loss > BEHIND * min(reached)]
+    return [number for number, loss in enumerate(reached, start=1) if loss > LAGGING * min(reached)]
 
 
 def logged(line: Mapping[str, Any]) -> list[float]:

@@ -27,7 +27,7 @@ LARGEST = 56
 """Pixels of an image as it is shown; larger ones are made smaller, so that a page stays small."""
 
 
-class Seen(NamedTuple):
+class Samples(NamedTuple):
     """What a run says of images, how it is drawn, and its number in the report."""
 
     images: UnseenImages
@@ -44,7 +44,7 @@ class Mistake(NamedTuple):
     confidence: float
 
 
-def gallery_drawings(name: str, title: str, runs: Sequence[Seen]) -> list[Drawing]:
+def gallery_drawings(name: str, title: str, runs: Sequence[Samples]) -> list[Drawing]:
     """The support images of the first task, its first query images, and the most confident mistakes of each run.
 
     Runs that saw other tasks than the first run are shown with their mistakes alone.
@@ -93,7 +93,7 @@ def _support(name: str, title: str, images: UnseenImages) -> Drawing:
     return drawing
 
 
-def _queries(name: str, title: str, runs: Sequence[Seen]) -> Drawing:
+def _queries(name: str, title: str, runs: Sequence[Samples]) -> Drawing:
     images = runs[0].images
     way, queries = len(images.names[0]), images.query.shape[1]
     # One of each class in turn, then the second ones.
@@ -111,7 +111,7 @@ def _queries(name: str, title: str, runs: Sequence[Seen]) -> Drawing:
     return drawing
 
 
-def _mistakes(name: str, title: str, run: Seen, found: Sequence[Mistake]) -> Drawing:
+def _mistakes(name: str, title: str, run: Samples, found: Sequence[Mistake]) -> Drawing:
     images = run.images
     caption = (
         f"{title}: the most confident mistakes of {run.style.label} on the query images of "
@@ -131,7 +131,7 @@ def _mistakes(name: str, title: str, run: Seen, found: Sequence[Mistake]) -> Dra
 
 
 def _picture_rows(
-    name: str, caption: str, count: int, runs: Sequence[Seen], pictures: int = 1
+    name: str, caption: str, count: int, runs: Sequence[Samples], pictures: int = 1
 ) -> tuple[Drawing, list[tuple[Axes, ...]]]:
     """A drawing of rows, each of pictures and a panel for bars."""
     height = max(1.15, 0.3 + 0.14 * MOST_CLASSES + 0.05 * MOST_CLASSES * len(runs))
@@ -146,7 +146,9 @@ def _picture_rows(
     return Drawing(name, caption, figure), [tuple(row) for row in panels]
 
 
-def _draw_probabilities(axes: Axes, drawing: Drawing, runs: Sequence[Seen], place: tuple[int, int], truth: int) -> None:
+def _draw_probabilities(
+    axes: Axes, drawing: Drawing, runs: Sequence[Samples], place: tuple[int, int], truth: int
+) -> None:
     task, query = place
     names = runs[0].images.names[task]
     table = torch.stack([run.images.probabilities[task, query] for run in runs])

@@ -13,12 +13,12 @@ from fewsure.core.devices import device_of
 from fewsure.core.files import write_atomically
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
-from fewsure.evaluation.calibrate import with_learned
+from fewsure.evaluation.calibrate import calibrated
 from fewsure.report.curves import LoggedRun, learning_curves_drawings
 from fewsure.report.drawing import Drawing, svg_file
 from fewsure.report.facts import Problem, RunFacts, gather
 from fewsure.report.figures import OwnedResult, comparison_drawings
-from fewsure.report.gallery import Seen, gallery_drawings
+from fewsure.report.gallery import Samples, gallery_drawings
 from fewsure.report.markup import Report, Section, Shown, page
 from fewsure.report.predictions import Predicted, predictions_drawings
 from fewsure.report.tables import setting
@@ -97,12 +97,12 @@ def _predictions(facts: Sequence[RunFacts], name: str, title: str, seed: int, pr
     for fact in facts:
         meta = fact.checkpoint.meta
         try:
-            experiment = with_learned(fact.run, device_of(meta))
+            experiment = calibrated(fact.run, device_of(meta))
             if isinstance(experiment.data, SineLine):  # one variable, and the truth is known
                 unseen = predict_unseen(experiment, meta, tasks=DRAWN_TASKS, seed=seed)
                 predicted.append(Predicted(unseen, fact.style, fact.owner))
             elif has_images(experiment):
-                seen.append(Seen(predict_unseen_images(experiment, meta, seed=seed), fact.style, fact.owner))
+                seen.append(Samples(predict_unseen_images(experiment, meta, seed=seed), fact.style, fact.owner))
         except (FewsureError, OSError) as error:  # its data may not be here
             problems.append(Problem(fact.run.folder, f"without its predictions: {error}"))
     drawings = predictions_drawings(name, title, predicted) if predicted else []

@@ -28,7 +28,7 @@ from fewsure.core.files import write_atomically
 from fewsure.data import prepared
 from fewsure.data.classification import FeatureSet
 from fewsure.errors import Diverged, FewsureError
-from fewsure.evaluation.calibrate import with_learned
+from fewsure.evaluation.calibrate import calibrated
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.features.extract import nearest_mean_accuracy
 from fewsure.pipeline import WITHOUT_EFFECT, evaluate_run, start_run, train_run
@@ -106,7 +106,7 @@ class Reproduction:
 
     def _joined(self, experiment: Experiment, trial: Run) -> Experiment:
         """With validation classes among the training classes; what is learned from them is as the trial found it."""
-        settled: Any = with_learned(trial, self.device, quiet=self.quiet).data
+        settled: Any = calibrated(trial, self.device, quiet=self.quiet).data
         return dataclasses.replace(experiment, data=dataclasses.replace(settled, train_on_validation=True))
 
     def _best_trial(self, method: str) -> int:
@@ -242,7 +242,7 @@ class Reproduction:
     def _validate(self, run: Run) -> dict[str, Any]:
         file = run.folder / VALIDATION
         if not file.is_file():
-            experiment, meta = with_learned(run, self.device, quiet=self.quiet), run.load(self.device).meta
+            experiment, meta = calibrated(run, self.device, quiet=self.quiet), run.load(self.device).meta
             summary, _ = evaluate(experiment, meta, tasks=VALIDATION_TASKS, seed=0, stream="validation")
             write_atomically(file, json.dumps(summary, indent=1) + "\n")
         try:

@@ -78,7 +78,7 @@ def changed(base: Experiment, options: dict[str, dict[str, Any]], name: str | No
 
 def read_trials(name: str) -> dict[str, Any]:
     """The options of each entry in a file of `trials/`."""
-    return tomllib.loads((resources.files("fewsure") / "trials" / name).read_text(encoding="utf-8"))
+    return tomllib.loads((resources.files("fewsure.reproduce") / "trials" / name).read_text(encoding="utf-8"))
 
 
 def _shots(data: str) -> tuple[Target, Target]:

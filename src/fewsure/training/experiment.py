@@ -198,4 +198,4 @@ def _preset_files(data: str) -> dict[str, Traversable]:
 
 
 def _presets() -> Traversable:
-    return resources.files("fewsure") / "presets"
+    return resources.files("fewsure.training") / "presets"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fewsure.core.devices import device_name
-from fewsure.core.distributed import any_of, first_then_others, of_first
+from fewsure.core.distributed import any_of, broadcast, rank_zero_first
 from fewsure.errors import Diverged, FewsureError
 from fewsure.training.experiment import RANDOM_START
 from fewsure.training.optimiser import Optimiser
@@ -65,7 +65,7 @@ def train(
     updates = run.experiment.training.updates
     from_seed = run.experiment.start == RANDOM_START and not run.has_checkpoint
     start = run.initial() if from_seed else run.load(device)
-    if of_first(start.update) != start.update:
+    if broadcast(start.update) != start.update:
         raise FewsureError(f"{run.folder} is not the same folder for all processes; put it where all machines see it")
     meta = {part: {name: value.to(device) for name, value in params.items()} for part, params in start.meta.items()}
     optimiser = Optimiser(meta)
@@ -74,7 +74,7 @@ def train(
     def prepare() -> MetaUpdate:
         return MetaUpdate(run.experiment, meta, optimiser, device)
 
-    make_update = first_then_others(prepare, prepare)  # the first decodes the data, if need be, and the others find it
+    make_update = rank_zero_first(prepare, prepare)  # the first decodes the data, if need be, and the others find it
     clock = _Clock(run.forget_metrics_after(start.update), run.experiment.training.tasks, device_name(device))
     run.forget_older(keep_last)  # it may have been killed before it came to that
 

@@ -36,7 +36,7 @@ from fewsure.core import streams
 from fewsure.core.config import from_json
 from fewsure.core.distributed import is_first
 from fewsure.core.files import append_line, leftovers, make_folder, sync, write_atomically
-from fewsure.core.shards import EvaluatedTasks, ShardFolder, in_shards, joined, rows
+from fewsure.core.shards import EvaluatedTasks, ShardFolder, concat_shards, in_shards, rows
 from fewsure.data import prepared
 from fewsure.errors import FewsureError
 from fewsure.training.experiment import Experiment, from_values
@@ -312,7 +312,7 @@ class Run:
 
     def evaluation_records(self) -> dict[str, Tensor]:
         """What the last `fewsure evaluate` found of each task, all of it in memory."""
-        return joined(self.evaluated_tasks())
+        return concat_shards(self.evaluated_tasks())
 
     def forget_evaluation(self) -> None:
         """Remove what was found of earlier meta-parameters."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fewsure.core import streams
-from fewsure.core.cuda_graph import Recorded
+from fewsure.core.cuda_graph import CudaGraph
 from fewsure.core.devices import precision
 from fewsure.core.distributed import processes, require_enough, share, weighted_sum
 from fewsure.core.vectorise import draw_noise, take
@@ -50,7 +50,7 @@ class MetaUpdate:
         self._update = torch.zeros((), dtype=torch.long, device=device)
         # Messages between processes are not recorded: that has never been tried on a machine with several GPUs.
         records = device.type == "cuda" and experiment.training.cuda_graph and processes() == 1
-        self._recorded = Recorded[None](self._generator, name="the update", records=records)
+        self._recorded = CudaGraph[None](self._generator, name="the update", records=records)
         self._names: list[str] = []
         self._sums: Tensor | None = None
         self._count = 0

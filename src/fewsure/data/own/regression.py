@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewsure.core.config import LEARNED, settle
+from fewsure.core.config import LEARNED, normalise_fields
 from fewsure.data.episodes import choose
 from fewsure.data.io.feature_files import pool_of_rows
 from fewsure.data.own.rows import SHARES, Rows, Shares, require_shares, row_splits
@@ -71,7 +71,7 @@ class OwnRegression:
     training_outputs: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        settle(self)
+        normalise_fields(self)
         require(self.shot >= 1, "shot", "at least 1 example", self.shot)
         require(self.query >= 1, "query", "at least 1 example", self.query)
         positive = self.noise_std is None or 0 < self.noise_std < math.inf

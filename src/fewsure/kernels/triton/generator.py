@@ -48,7 +48,7 @@ def squash(
     rows = min(ROWS, triton.next_power_of_2(samples))
     block = max(16, min(MOST_COLUMNS, ELEMENTS // (2 * rows)))
     blocks = triton.cdiv(columns, block)
-    fitted, of_bias = bias.new_empty(groups, fit, weights), bias.new_empty(groups, columns)
+    fitted, grad_bias = bias.new_empty(groups, fit, weights), bias.new_empty(groups, columns)
     partial = bias.new_empty(groups, blocks)
     _squash_kernel[(blocks, groups)](
         mapped,
@@ -57,7 +57,7 @@ def squash(
         mapped if right is None else right,
         fitted,
         partial,
-        of_bias,
+        grad_bias,
         mapped if store is None else store,
         samples,
         weights,
@@ -77,14 +77,14 @@ def squash(
         STORE=store is not None,
         num_warps=WARPS,
     )
-    return fitted, None if prior_std is None else partial.sum(1), of_bias
+    return fitted, None if prior_std is None else partial.sum(1), grad_bias
 
 
 def merge(
     of_fit: Tensor,
     of_kl: Tensor | None,
     fit: Tensor,
-    of_bias: Tensor,
+    grad_bias: Tensor,
     delta: Tensor,
     store: Tensor | None,
     first: int,
@@ -100,12 +100,12 @@ def merge(
     block = max(16, min(MOST_COLUMNS, ELEMENTS // triton.next_power_of_2(count)))
     blocks = triton.cdiv(columns, block)
     rank = 0 if right is None else right.shape[1]
-    whole, partial = of_bias.new_empty(groups, columns), of_bias.new_empty(groups, blocks, count, rank)
+    whole, partial = grad_bias.new_empty(groups, columns), grad_bias.new_empty(groups, blocks, count, rank)
     _merge_kernel[(blocks, groups)](
         of_fit,
         fit if of_kl is None else of_kl,
         fit,
-        of_bias,
+        grad_bias,
         whole,
         delta,
         delta if store is None else store,
@@ -129,15 +129,15 @@ def merge(
 
 
 def weigh(
-    of_hidden: Tensor, of_factors: Tensor | None, hidden: Tensor, of_kl: Tensor, count: int
+    grad_hidden: Tensor, of_factors: Tensor | None, hidden: Tensor, of_kl: Tensor, count: int
 ) -> tuple[Tensor, Tensor]:
-    """((of_hidden + of_factors)·scale, hidden·scale), (G, S, K), scaled by 1 up to `count` samples, and then by c."""
+    """((grad_hidden + of_factors)·scale, hidden·scale), (G, S, K), scaled by 1 up to `count` samples, and then by c."""
     groups, samples, columns = hidden.shape
     weighed, rows = torch.empty_like(hidden), torch.empty_like(hidden)
     block = triton.next_power_of_2(columns)
     _weigh_kernel[(samples, groups)](
-        of_hidden,
-        of_hidden if of_factors is None else of_factors,
+        grad_hidden,
+        grad_hidden if of_factors is None else of_factors,
         hidden,
         of_kl,
         weighed,
@@ -161,12 +161,14 @@ def start(mean: Tensor, shift: Tensor, scale: float, padding: int, dtype: torch.
     return padded, partial.sum()
 
 
-def of_start(of_padded: Tensor, mean: Tensor, of_squares: Tensor) -> Tensor:
+def grad_start(grad_padded: Tensor, mean: Tensor, grad_squares: Tensor) -> Tensor:
     """The gradient of the mean (K, N), from those of the padded matrix and of ‖mean‖²."""
     rows, columns = mean.shape
     found = torch.empty_like(mean)
     grid = (triton.cdiv(columns, MOST_COLUMNS), rows)
-    _of_start_kernel[grid](of_padded, mean, of_squares, found, columns, of_padded.stride(0), COLUMNS=MOST_COLUMNS)
+    _grad_start_kernel[grid](
+        grad_padded, mean, grad_squares, found, columns, grad_padded.stride(0), COLUMNS=MOST_COLUMNS
+    )
     return found
 
 
@@ -178,7 +180,7 @@ def _squash_kernel(
     right,
     fitted,
     partial,
-    of_bias,
+    grad_bias,
     store,
     samples,
     weights,
@@ -242,7 +244,7 @@ def _squash_kernel(
                 tl.store(store + at, delta, mask=here)
             others += tl.where(handed_out | (row >= samples)[:, None], 0.0, delta)
     if KL:
-        tl.store(of_bias + group * columns + column, tl.sum(others, 0), mask=inside)
+        tl.store(grad_bias + group * columns + column, tl.sum(others, 0), mask=inside)
 
 
 @triton.jit
@@ -280,7 +282,7 @@ def _merge_kernel(
     of_fit,
     of_kl,
     fitted,
-    of_bias,
+    grad_bias,
     whole,
     delta,
     store,
@@ -312,7 +314,7 @@ def _merge_kernel(
     if KL:
         scale = tl.load(of_kl + group)
         total += scale * tl.load(places, mask=fits, other=0.0).to(tl.float32)
-        bias += scale * tl.load(of_bias + group * columns + column, mask=inside, other=0.0)
+        bias += scale * tl.load(grad_bias + group * columns + column, mask=inside, other=0.0)
     rows = (row < fit)[:, None] & inside[None, :]
     tl.store(places, total, mask=rows)
     if STORE:
@@ -328,7 +330,7 @@ def _merge_kernel(
 
 @triton.jit
 def _weigh_kernel(
-    of_hidden,
+    grad_hidden,
     of_factors,
     hidden,
     of_kl,
@@ -344,7 +346,7 @@ def _weigh_kernel(
     here = column < columns
     at = (group * tl.num_programs(0) + sample) * columns + column
     scale = tl.where(sample < count, 1.0, tl.load(of_kl + group))
-    value = tl.load(of_hidden + at, mask=here, other=0.0).to(tl.float32)
+    value = tl.load(grad_hidden + at, mask=here, other=0.0).to(tl.float32)
     if FACTORS:
         value += tl.load(of_factors + at, mask=here, other=0.0).to(tl.float32)
     tl.store(weighed + at, scale * value, mask=here)
@@ -363,10 +365,10 @@ def _start_kernel(mean, shift, padded, partial, scale, columns, wide, COLUMNS: t
 
 
 @triton.jit
-def _of_start_kernel(of_padded, mean, of_squares, found, columns, of_row, COLUMNS: tl.constexpr):
+def _grad_start_kernel(grad_padded, mean, grad_squares, found, columns, of_row, COLUMNS: tl.constexpr):
     row = tl.program_id(1).to(tl.int64)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     here = column < columns
-    value = tl.load(of_padded + row * of_row + column, mask=here, other=0.0).to(tl.float32)
-    value += 2 * tl.load(of_squares) * tl.load(mean + row * columns + column, mask=here, other=0.0)
+    value = tl.load(grad_padded + row * of_row + column, mask=here, other=0.0).to(tl.float32)
+    value += 2 * tl.load(grad_squares) * tl.load(mean + row * columns + column, mask=here, other=0.0)
     tl.store(found + row * columns + column, value, mask=here)
