@@ -22,8 +22,8 @@ $(READY): requirements.lock pyproject.toml
 quickstart: install ## Train SImPa and MAML on sine-line, compare them, draw the figures (minutes on two CPU cores)
 	$(BIN)/fewsure quickstart
 
-test: install lint types ## Lint, types, doctests and tests
-	$(BIN)/python -m pytest
+test: install lint types ## Lint, types, doctests and tests, in as many processes as there are cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 
 kernel-test: install ## The GPU kernels in Triton's interpreter (installs Triton, 200 MB)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check triton
@@ -51,9 +51,10 @@ bench: install ## Timings on this CPU, as ratios
 	$(BIN)/python benchmarks/vectorised.py
 	$(BIN)/python benchmarks/busy_machine.py
 
-lint: install ## Style
+lint: install ## Style, and the layers of the package
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: install ## Static types
 	$(BIN)/mypy
