@@ -85,11 +85,11 @@ def test_resume_of_a_finished_run_changes_nothing(run: Path) -> None:
         (["evaluate", "nowhere"], "nowhere is not a run"),
         (["evaluate", "nowhere", "--tasks", "1"], "expected `tasks` to be at least 2"),
         (["report", "nowhere"], "nowhere is not a run"),
-        (["reproduce", "reproduction"], "one of regression, ablation"),
+        (["reproduce", "reproduction"], "one of regression, omniglot"),
         (["reproduce", "regression", "--only", "mammal"], "did you mean 'maml'?"),
         (["reproduce", "regression", "--budget", "0"], "expected `budget` to be a number above 0"),
-        (["reproduce", "ablation", "--seeds", "0"], "expected `seeds` to be at least 1"),
-        (["reproduce", "ablation", "--collect"], "holds no finished run"),
+        (["reproduce", "regression", "--seeds", "0"], "expected `seeds` to be at least 1"),
+        (["reproduce", "regression", "--collect"], "holds no finished run"),
     ],
 )
 def test_bad_input_ends_in_one_line_and_writes_nothing(

@@ -43,13 +43,12 @@ class Reproduce(Common):
     """Run an experiment for all its entries: tune on validation tasks, train, evaluate on unseen tasks, write it up.
 
     `regression` is section 5.1 and Figure 2 of the paper, the data sets are section 5.2, Table 1 and Figure 3: every
-    method with the same number of updates and of tuning trials. `ablation` changes one part of SImPa's recipe at a
-    time. What is finished is not done again, so an interrupted command goes on where it stopped, and several may work
-    on different entries of one folder.
+    method with the same number of updates and of tuning trials. What is finished is not done again, so an interrupted
+    command goes on where it stopped, and several may work on different entries of one folder.
 
-    experiments: regression, ablation, omniglot, cifar-fs, mini-imagenet, tiered-imagenet (LEO's features),
-    mini-imagenet-features, features (of `fewsure features`, for cifar-fs and tiny-tiered, in the data root's folder
-    `features/`). Those of 1 and 5 shots can be run one at a time: cifar-fs-1shot.
+    experiments: regression, omniglot, cifar-fs, mini-imagenet, tiered-imagenet and mini-imagenet-features (LEO's),
+    features-cifar-fs (of `fewsure features`, in the data root's folder `features/cifar-fs`). Those of 1 and 5 shots
+    can be run one at a time: cifar-fs-1shot.
 
     examples:
       fewsure reproduce regression --device cuda --jobs 8              the full setting
@@ -61,7 +60,7 @@ class Reproduce(Common):
     target: str
     """The experiment."""
     only: tuple[str, ...] = ()
-    """Methods (or variants) to run now; all if none is named."""
+    """Methods to run now; all if none is named."""
     collect: bool = False
     """Run nothing: write up what is finished in --out."""
     budget: float = 1.0

@@ -1,8 +1,6 @@
-"""How runs compare: the paper's Figure 2 (regression) and Figure 3 (classification), and variants of one method."""
+"""How runs compare: the paper's Figure 2 (regression) and Figure 3 (classification)."""
 
-import math
 from collections.abc import Mapping, Sequence
-from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -12,10 +10,8 @@ from matplotlib.lines import Line2D
 from fewsure.evaluation.metrics.calibration import LEVELS
 from fewsure.report.drawing import PANEL, PAPER, QUIET, WIDTH, Drawing, legend_below, legend_height, plain, tidy
 from fewsure.report.reference import Printed, PrintedAccuracy, printed_once
-from fewsure.report.styles import VERMILLION, RunStyle
+from fewsure.report.styles import RunStyle
 
-STUDENT_97_5 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""The 97.5 % quantile of Student's distribution with 1, 2, … degrees of freedom; the last one for more."""
 ERRORS = ("ece", "mce")
 EASY = 0.9
 """Where every accuracy is above it, bars show what is wrong: those of what is right would look alike."""
@@ -73,44 +69,6 @@ def comparison_figure(results: Sequence[Mapping[str, Any]], styles: Sequence[Run
     reliability = figure.add_subplot(1, 3, 3)
     legend_below(figure, _draw_reliability(reliability, drawing, bars, classifies), columns=5)
     return figure
-
-
-def variants_figure(results: Sequence[Mapping[str, Any]]) -> Figure:
-    """MSE and ECE of variants: every seed as a ring, their mean as a dot with its 95 % interval over seeds.
-
-    The interval is Student's, of the logarithm for the MSE, whose values differ by orders of magnitude.
-    """
-    labels = sorted({result["label"] for result in results}, key=lambda label: mean(_eces(results, label)))
-    figure = Figure(figsize=(WIDTH, 0.32 * len(labels) + 1.8), layout="constrained")
-    error, calibration = figure.subplots(1, 2, sharey=True)
-    for position, label in enumerate(labels):
-        colour = VERMILLION if label == "base" else QUIET
-        errors = [math.log10(result["mse"]["mean"]) for result in results if result["label"] == label]
-        for axes, values in ((error, errors), (calibration, _eces(results, label))):
-            reach = _student_95(values)
-            axes.errorbar(mean(values), position, xerr=reach, fmt="o", color=colour, elinewidth=1.5, capsize=3)
-            axes.plot(values, [position] * len(values), "o", markerfacecolor="none", color=colour, markersize=4)
-    ticks = range(-1, 5)
-    error.set_xticks(ticks, [f"{10.0**tick:g}" for tick in ticks])
-    error.set(xlim=(-0.5, 4), title="Error (lower is better)", xlabel="mean squared error")
-    error.set_yticks(range(len(labels)), [plain(label) for label in labels])
-    error.invert_yaxis()
-    calibration.set(xlim=(0.1, 0.55), title="Calibration (lower is better)", xlabel="ECE")
-    for axes in (error, calibration):
-        tidy(axes)
-    return figure
-
-
-def _eces(results: Sequence[Mapping[str, Any]], label: str) -> list[float]:
-    return [float(result["ece"]) for result in results if result["label"] == label]
-
-
-def _student_95(values: Sequence[float]) -> float:
-    """Half the width of the 95 % interval of a mean over a few seeds; 0 for a single one, which has none."""
-    if len(values) < 2:
-        return 0.0
-    quantile = STUDENT_97_5[min(len(values) - 1, len(STUDENT_97_5)) - 1]
-    return quantile * stdev(values) / math.sqrt(len(values))
 
 
 class _Value(NamedTuple):

@@ -32,13 +32,10 @@ def results_page(rows: Sequence[Row], unfinished: Sequence[Row], target: str) ->
     """A table over entries (mean ± standard deviation over seeds), and one over the single runs with what they took."""
     score = "accuracy" if "accuracy" in rows[0] else "mse"
     entries = [(name, list(group)) for name, group in groupby(rows, key=_name)]
-    tuned = TARGETS[target].tunes
-    entries.sort(key=lambda entry: mean(row["nll"]["mean"] if tuned else row["ece"] for row in entry[1]))
+    entries.sort(key=lambda entry: mean(row["nll"]["mean"] for row in entry[1]))
     tasks = " or ".join(f"{count:,}" for count in sorted({row["tasks"] for row in rows}))
     updates = " or ".join(f"{count:,}" for count in sorted({row["updates"] for row in rows}))
     caption = f"{'MSE' if score == 'mse' else 'accuracy or error'}, calibration and reliability beside the paper's"
-    if target == "ablation":
-        caption = "MSE and ECE of every variant: each seed, and the mean with its 95 % interval over seeds"
     headers = ("entry", "seeds", "samples", *_scores(score), f"{' / '.join(_printed_scores(score))} in the paper")
     return "\n".join(
         [
@@ -46,9 +43,9 @@ def results_page(rows: Sequence[Row], unfinished: Sequence[Row], target: str) ->
             "",
             f"Made by `fewsure reproduce {target}`, together with the JSON of every figure; edit neither by hand.",
             "",
-            f"{tasks} unseen {rows[0]['stream']} tasks, the same for every entry on one kind of device,",
+            f"{tasks} unseen test tasks, the same for every entry on one kind of device,",
             f"after {updates} updates. With several seeds: mean ± standard deviation over seeds.",
-            f"In the order of {'NLL, by which trials are chosen' if tuned else 'ECE'}.",
+            "In the order of NLL, by which trials are chosen.",
             *PROTOCOLS[score],
             *JOINED * any(row.get("train_on_validation") for row in rows),
             "",
@@ -297,8 +294,8 @@ def _entry_row(name: str, rows: Sequence[Row], score: str) -> tuple[str, ...]:
 
 
 def _paper(name: str, row: Row) -> str:
-    """What the paper prints for the method, unless the entry is a variant of it."""
-    printed = printed_for(row) if name == display_name(row["algorithm"]) else None
+    """What the paper prints for the method."""
+    printed = printed_for(row)
     if isinstance(printed, Printed):
         return f"{printed.mse:.2f} / {printed.ece:.3f} / {printed.mce:.3f}"
     if isinstance(printed, PrintedAccuracy):

@@ -35,10 +35,10 @@ def read_results(file: Path) -> list[Row]:
     return rows
 
 
-def earlier_results(file: Path, target: str, stream: str, seed: int) -> list[Row]:
+def earlier_results(file: Path, target: str, seed: int) -> list[Row]:
     """The rows of earlier results, if they are of one experiment and of the tasks that it is evaluated on now."""
     rows = read_results(file)
-    expected = {"target": target, "stream": stream, "seed": seed}
+    expected = {"target": target, "stream": "test", "seed": seed}
     for row in rows:
         for name, value in expected.items():
             if row[name] != value:

@@ -33,7 +33,7 @@ from fewsure.evaluation.evaluate import evaluate
 from fewsure.features.extract import nearest_mean_accuracy
 from fewsure.pipeline import WITHOUT_EFFECT, evaluate_run, start_run, train_run
 from fewsure.report.drawing import figure_png
-from fewsure.report.figures import comparison_figure, variants_figure
+from fewsure.report.figures import comparison_figure
 from fewsure.report.page import write_report
 from fewsure.report.styles import run_styles
 from fewsure.reproduce.page import results_page
@@ -60,7 +60,7 @@ class Job(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
-    """One experiment in a folder: a sub-folder for each entry (a method or a variant), in it a run for each seed."""
+    """One experiment in a folder: a sub-folder for each entry (a method), in it a run for each seed."""
 
     target: str
     folder: Path
@@ -73,9 +73,8 @@ class Reproduction:
     quiet: bool = False
 
     def stages(self, entry: str) -> list[list[Job]]:
-        """What an entry takes: tuning trials if it is a method, and when they are all done a training for each seed."""
-        target = TARGETS[self.target]
-        trials = len(target.trials(entry)) if target.tunes else 0
+        """What an entry takes: tuning trials, and when they are all done a training for each seed."""
+        trials = len(TARGETS[self.target].trials(entry))
         stages: list[list[Job]] = [
             [Job(entry, "trial", number) for number in range(trials)],
             [Job(entry, "seed", seed) for seed in range(self.seeds)],
@@ -90,17 +89,13 @@ class Reproduction:
                 self._validate(self._train(folder, target.trials(job.entry)[job.number], target.trial_share, seed=0))
             return
         with _divergence_reported(folder):
-            trial = None
-            if target.tunes:
-                best = self._best_trial(job.entry)
-                experiment, trial = target.trials(job.entry)[best], folder.parent / f"trial-{best}"
-            else:
-                experiment = target.variants()[job.entry]
-            if target.joins_validation and trial is not None:
+            best = self._best_trial(job.entry)
+            experiment, trial = target.trials(job.entry)[best], folder.parent / f"trial-{best}"
+            if target.joins_validation:
                 experiment = self._joined(experiment, Run.open(trial))
             run = self._train(folder, experiment, 1.0, job.number, trial)
             found = run.evaluation() or {}
-            asked: dict[str, Any] = {"tasks": self.tasks, "seed": self._seed, "stream": target.stream}
+            asked: dict[str, Any] = {"tasks": self.tasks, "seed": self._seed, "stream": "test"}
             if any(found.get(name) != value for name, value in asked.items()):
                 evaluate_run(run, self.device, **asked, quiet=self.quiet)
 
@@ -131,8 +126,7 @@ class Reproduction:
 
     def earlier(self, file: Path) -> list[dict[str, Any]]:
         """The rows of earlier results of this experiment."""
-        target = TARGETS[self.target]
-        return earlier_results(file, self.target, target.stream, target.test_seed)
+        return earlier_results(file, self.target, TARGETS[self.target].test_seed)
 
     def check(self, results: Path, earlier: Sequence[dict[str, Any]], entries: Sequence[str]) -> None:
         """Refuse a file that `write` would refuse once these entries are run, before they are."""
@@ -164,7 +158,7 @@ class Reproduction:
             if run_of(facts := self._facts(run)) not in finished
         ]
         try:
-            figure = figure_png((_methods_figure if TARGETS[self.target].tunes else variants_figure)(rows))
+            figure = figure_png(_methods_figure(rows))
             text = results_page(rows, unfinished, self.target)
         except (KeyError, TypeError, IndexError) as error:
             if not earlier:
@@ -209,7 +203,7 @@ class Reproduction:
         if entry not in target.entries:
             known = ", ".join(target.entries)
             raise FewsureError(f"{run.folder} is of no entry of {self.target} ({known}); move the folder away")
-        planned = (target.trials(entry)[0] if target.tunes else target.variants()[entry]).training.updates
+        planned = target.trials(entry)[0].training.updates
         facts = {
             "target": self.target,
             "algorithm": run.experiment.algorithm_name,
@@ -222,7 +216,7 @@ class Reproduction:
         }
         if isinstance(run.experiment.algorithm, Simpa):
             facts["components"] = run.experiment.algorithm.components
-        return facts | {"trials": self._trials(entry)} if target.tunes else facts
+        return facts | {"trials": self._trials(entry)}
 
     @property
     def _seed(self) -> int:

@@ -1,8 +1,7 @@
-"""The experiments of the paper, and what they are run on: which methods, or variants of SImPa, on which tasks.
+"""The experiments of the paper: which methods on which tasks.
 
-Most compare methods. Each gets the same number of updates and the same number of tuning trials, which differ in the
-options that a file of `trials/` lists. `ablation` compares variants of SImPa that differ in one part of its recipe
-(`trials/ablation.toml`), without tuning, on validation tasks.
+Each method gets the same number of updates and the same number of tuning trials, which differ in the options that a
+file of `trials/` lists.
 """
 
 import dataclasses
@@ -12,17 +11,16 @@ from importlib import resources
 from typing import Any
 
 from fewsure.core.config import from_record, to_record
-from fewsure.data.pools import Split
 from fewsure.training.experiment import GROUPS, Experiment, load_preset
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """An experiment: which methods, or variants of SImPa, on which tasks."""
+    """An experiment: all methods that solve a kind of task."""
 
     data: str
     listed: str
-    """The file of `trials/` that lists its entries."""
+    """The file of `trials/` that lists its methods."""
     preset: str = "recommended"
     folder: str | None = None
     """For `--data features`: where the features are."""
@@ -35,30 +33,14 @@ class Target:
     """Of the final evaluation's tasks. A new round of results has its own: the last have been looked at."""
 
     @property
-    def stream(self) -> Split:
-        """The tasks of the final evaluation: those of an ablation may be chosen from."""
-        return "test" if self.tunes else "validation"
-
-    @property
-    def tunes(self) -> bool:
-        """Whether its entries are methods, each tuned by trials; else they are variants, without tuning."""
-        return self.listed != "ablation.toml"
-
-    @property
     def entries(self) -> list[str]:
-        """Methods, or variants."""
-        return [name for name in read_trials(self.listed) if name != "every-variant"]
+        """The methods."""
+        return list(read_trials(self.listed))
 
     def trials(self, method: str) -> list[Experiment]:
         """The settings among which a method is tuned: its preset with the options of each trial on top."""
         listed = read_trials(self.listed)[method]
         return [changed(self._base(method), options, f"trial {number}") for number, options in enumerate(listed)]
-
-    def variants(self) -> dict[str, Experiment]:
-        """The variants of SImPa: the preset with the options of all variants, and then its own, on top."""
-        tables = read_trials(self.listed)
-        base = changed(self._base("simpa"), tables.pop("every-variant"), "ablation")
-        return {name: changed(base, options, name) for name, options in tables.items()}
 
     def _base(self, method: str) -> Experiment:
         base = load_preset(self.preset, method, self.data)
@@ -101,7 +83,6 @@ def _feature_shots(data: str, folder: str | None = None, test_seeds: Sequence[in
 
 TARGETS: dict[str, Target] = {
     "regression": Target("sine-line", "sine-line.toml"),
-    "ablation": Target("sine-line", "ablation.toml", test_seed=0),
     "omniglot": Target("omniglot", "omniglot.toml", joins_validation=True, trial_share=1.0, test_seed=7),
 }
 """Name on the command line → the experiment."""
@@ -113,8 +94,6 @@ for _name, _both in {
     "tiered-imagenet": _feature_shots("tiered-imagenet-leo"),
     "mini-imagenet-features": _feature_shots("mini-imagenet-leo"),
     "features-cifar-fs": _feature_shots("features", "features/cifar-fs", test_seeds=(5, 5)),
-    "features-tiny-tiered": _feature_shots("features", "features/tiny-tiered", test_seeds=(5, 5)),
 }.items():
     SEVERAL[_name] = (f"{_name}-1shot", f"{_name}-5shot")
     TARGETS |= dict(zip(SEVERAL[_name], _both, strict=True))
-SEVERAL["features"] = SEVERAL["features-cifar-fs"] + SEVERAL["features-tiny-tiered"]

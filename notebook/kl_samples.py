@@ -3,7 +3,7 @@
 SImPa is trained on sine-line and adapted to tasks. The KL of each posterior is estimated from m_φ samples again and
 again, and compared with one estimate from very many.
 
-    python benchmarks/kl_samples.py
+    python notebook/kl_samples.py
 """
 
 import argparse
@@ -33,7 +33,7 @@ from fewsure.training.runs import Run
 from fewsure.types import Params
 from fewsure.version import __version__
 
-ROOT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parent
 SAMPLES = (4, 8, 16, 32, 64, 128, 256)
 MANY = 8192
 """Samples of the estimate that the others are compared with."""
@@ -45,8 +45,8 @@ SEED = 0
 def main() -> None:
     """Train, measure, write the results and the page."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--results", type=Path, default=ROOT / "results" / "kl-samples.json", help="where they go")
-    options.add_argument("--page", type=Path, default=ROOT / "docs" / "kl-samples.md", help="where the page goes")
+    options.add_argument("--results", type=Path, default=HERE / "kl-samples.json", help="where they go")
+    options.add_argument("--page", type=Path, default=HERE / "kl-samples.md", help="where the page goes")
     chosen = options.parse_args()
     torch.set_num_threads(1)
     began = time.perf_counter()
@@ -120,7 +120,7 @@ def write_page(record: dict[str, Any], page: Path) -> None:
     lines = [
         "# How many samples the KL needs",
         "",
-        "Made by `python benchmarks/kl_samples.py`, together with the JSON of every figure; edit neither by hand.",
+        "Made by `python notebook/kl_samples.py`, together with the JSON of every figure; edit neither by hand.",
         "",
         f"SImPa after {record['updates']} updates of its `quickstart` preset on sine-line, without weight noise,",
         f"adapted to {record['tasks']} unseen tasks. The KL is estimated {record['repeats']} times from m_φ samples,",

@@ -1,6 +1,6 @@
-"""Write docs/exploration.md and its figure from results/exploration.json: what was tried before the tuning trials.
+"""Write exploration.md and its figure from exploration.json: what was tried before the tuning trials.
 
-python benchmarks/exploration_page.py
+python notebook/exploration_page.py
 """
 
 import json
@@ -13,7 +13,8 @@ from fewsure.core.files import write_atomically
 from fewsure.report.drawing import QUIET, WIDTH, figure_png, tidy
 from fewsure.report.styles import ALGORITHM_COLOURS, display_name
 
-ROOT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE.parent / "results"
 SCORES = {
     "mse": ("MSE", ".3f"),
     "accuracy": ("accuracy", ".3f"),
@@ -85,7 +86,7 @@ STAGES = {
         "5-way 1-shot, the full conv4, tasks of 20, one seed, one H200; 20,000 updates on training and validation"
         " classes with the best of four trials of 4,000 updates, without a temperature; SImPa with one scaled generator"
         " of 128 → 256 → 512. SImPa and MAML were equally accurate, and BMAML's five particles three quarters of a"
-        " point ahead. The figures were seen: the [results](omniglot.md) have other test tasks, and what the tables"
+        " point ahead. The figures were seen: the [results](../docs/omniglot.md) have other test tasks, and what the tables"
         " below found.",
     ),
     "Omniglot, mixtures": (
@@ -138,7 +139,7 @@ STAGES = {
     ),
     "Omniglot, steps": (
         "Omniglot: five generators and the step in a task",
-        "The trials of the [results](omniglot.md): as in the last table, but 8,000 updates with a learning rate of"
+        "The trials of the [results](../docs/omniglot.md): as in the last table, but 8,000 updates with a learning rate of"
         " 1e-3; beside the training loss, which is the mean of the five generators', that of the best and of the worst"
         " of them. With the smallest step four of them end at more than twice the loss of the fifth, which is where all"
         " five are with a larger step. So it is not the learning rate alone that holds generators back.",
@@ -178,7 +179,7 @@ STAGES = {
         " 96 validation tasks with 5 query images per class, no temperature. Weights of conv4's layers begin with a"
         " standard deviation of 0.03; ABML and VAMPIRE add noise of 0.05 to them unless `initial_std` says otherwise,"
         " PLATIPUS of 0.1. VAMPIRE has then hardly learned anything by the time that, with a fifth of the noise or"
-        " less, all three are where MAML is. Of the [results](cifar-fs-1shot.md), VAMPIRE's with one shot are from"
+        " less, all three are where MAML is. Of the [results](../docs/cifar-fs-1shot.md), VAMPIRE's with one shot are from"
         " before this was known.",
     ),
     "own images": (
@@ -241,14 +242,14 @@ STAGES = {
 
 def main() -> None:
     """Write the page and the figure."""
-    found = _read("exploration")
+    found = _read(HERE, "exploration")
     base = ", ".join(f"{name} = {value}" for name, value in found["base of the search"].items())
     lines = [
         "# What was tried",
         "",
-        "Made by `python benchmarks/exploration_page.py` from `results/exploration.json`; edit neither by hand. All on",
+        "Made by `python notebook/exploration_page.py` from `exploration.json`; edit neither by hand. All on",
         "validation tasks unless a row says otherwise, before the tuning trials of each method that the",
-        "[results](results.md) list.",
+        "[results](../docs/results.md) list.",
         "",
         "![MSE against ECE of what was tried, of the final runs and of the exact posterior](figures/exploration.png)",
     ]
@@ -260,8 +261,8 @@ def main() -> None:
         headers = ["method", "changed", "updates", *(SCORES[score][0] for score in scores)]
         lines += [f"| {' | '.join(headers)} |", f"| {' | '.join(['---'] * len(headers))} |"]
         lines += [_line(run, scores) for run in runs]
-    write_atomically(ROOT / "docs" / "exploration.md", "\n".join([*lines, ""]))
-    write_atomically(ROOT / "docs" / "figures" / "exploration.png", figure_png(_figure(found["runs"])))
+    write_atomically(HERE / "exploration.md", "\n".join([*lines, ""]))
+    write_atomically(HERE / "figures" / "exploration.png", figure_png(_figure(found["runs"])))
 
 
 def _line(run: dict[str, Any], scores: list[str]) -> str:
@@ -278,12 +279,12 @@ def _figure(runs: list[dict[str, Any]]) -> Figure:
         colour = ALGORITHM_COLOURS[run["method"]]
         axes.plot(run["mse"], run["ece"], "o", markerfacecolor="none", color=colour, markersize=5)
     named: set[str] = set()
-    for row in _read("regression"):
+    for row in _read(RESULTS, "regression"):
         name = row["algorithm"]
         label = display_name(name) if name not in named else None
         named.add(name)
         axes.plot(row["mse"]["mean"], row["ece"], "o", color=ALGORITHM_COLOURS[name], markersize=9, label=label)
-    exact = _read("exact_posterior")
+    exact = _read(RESULTS, "exact_posterior")
     axes.plot(exact["mse"]["mean"], exact["ece"], "*", color="black", markersize=14, label="exact posterior")
     axes.axhline(exact["ece"], color=QUIET, linestyle="--", linewidth=1)
     axes.set(xlim=(0, 6), ylim=(0, 0.3), xlabel="mean squared error", ylabel="ECE")
@@ -293,8 +294,8 @@ def _figure(runs: list[dict[str, Any]]) -> Figure:
     return figure
 
 
-def _read(name: str) -> Any:
-    return json.loads((ROOT / "results" / f"{name}.json").read_text(encoding="utf-8"))
+def _read(folder: Path, name: str) -> Any:
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

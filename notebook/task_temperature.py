@@ -3,8 +3,8 @@
 Both are learned from validation tasks, as when training ends. They are scored on other validation tasks: of all
 validation classes, and of the half that the run tells apart better or worse. Test classes are not looked at.
 
-    python benchmarks/task_temperature.py runs/cifar-fs-1shot/*/seed-0 > results/task-temperature.json
-    python benchmarks/task_temperature.py --page
+    python notebook/task_temperature.py runs/cifar-fs-1shot/*/seed-0 > notebook/task-temperature.json
+    python notebook/task_temperature.py --page
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from fewsure.core.files import write_atomically
 from fewsure.data.classification import Classification
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool, restrict
-from fewsure.evaluation.calibrate import learn
+from fewsure.evaluation.calibrate import calibrate
 from fewsure.evaluation.evaluate import BLOCK, UnseenBlock, score_blocks, shared_noise, with_noise
 from fewsure.evaluation.metrics.calibration import binned, binned_errors
 from fewsure.evaluation.metrics.scores import class_probabilities, negative_log_likelihood
@@ -36,7 +36,7 @@ from fewsure.training.runs import Run
 from fewsure.types import Facts, Noise, Parts, Task
 from fewsure.version import __version__
 
-ROOT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parent
 TASKS = 200
 SEED = 0
 PARTS = {"all": "all", "easier": "easier half", "harder": "harder half"}
@@ -46,7 +46,7 @@ HOW = {"1": "none", "one": "one for all tasks", "by task": "by task"}
 def main() -> None:
     """Print the figures as JSON, or write the page of those that are there."""
     if sys.argv[1:] == ["--page"]:
-        write_atomically(ROOT / "docs" / "task-temperature.md", _page())
+        write_atomically(HERE / "task-temperature.md", _page())
         return
     device = find_device("auto")
     print(json.dumps([_measured(Run.open(Path(folder)), device) for folder in sys.argv[1:]], indent=1))
@@ -87,7 +87,7 @@ def _measured(run: Run, device: torch.device) -> dict[str, Any]:
 
 def _learned(experiment: Experiment, meta: Parts, device: torch.device, exponent: float | None) -> Temperature:
     data = dataclasses.replace(_data(experiment), softmax_temperature=None, temperature_exponent=exponent)
-    found = learn(dataclasses.replace(experiment, data=data), meta, device)
+    found = calibrate(dataclasses.replace(experiment, data=data), meta, device)
     return Temperature(found["softmax_temperature"], found.get("temperature_exponent", 0.0))
 
 
@@ -138,12 +138,12 @@ def _scores(records: dict[str, Tensor], temperature: Temperature) -> dict[str, f
 
 
 def _page() -> str:
-    found = json.loads((ROOT / "results" / "task-temperature.json").read_text(encoding="utf-8"))
+    found = json.loads((HERE / "task-temperature.json").read_text(encoding="utf-8"))
     first = found[0]
     lines = [
         "# A temperature for each task",
         "",
-        "Made by `python benchmarks/task_temperature.py` from `results/task-temperature.json`; edit neither by hand.",
+        "Made by `python notebook/task_temperature.py` from `task-temperature.json`; edit neither by hand.",
         "",
         f"Runs on {first['data']}, {first['shot']}-shot, each with temperatures learned from its validation tasks.",
         f"Scores are of {first['tasks']} other tasks of all validation classes, and as many of the half that the",

@@ -3,16 +3,16 @@ r"""Try options, and add a row to what was tried.
 `try` trains a preset with some of its options changed and scores it on validation tasks. Options that are `--common` to
 a stage are left out of a row: the page's text names them.
 
-    python benchmarks/explore.py try "weight noise" simpa sine-line '{"algorithm": {"weight_noise": 0.1}}' --tasks 500
-    python benchmarks/explore.py try "Omniglot, small" maml omniglot '{"training": {"lr": 1e-3}}' --tasks 100 \
+    python notebook/explore.py try "weight noise" simpa sine-line '{"algorithm": {"weight_noise": 0.1}}' --tasks 500
+    python notebook/explore.py try "Omniglot, small" maml omniglot '{"training": {"lr": 1e-3}}' --tasks 100 \
         --common '{"network": {"filters": 16}, "data": {"train_query": 5}, "training": {"tasks": 5, "updates": 3000}}'
 
 `add` takes what `fewsure reproduce` has run: trials, or results that newer ones are about to take the place of.
 
-    python benchmarks/explore.py add "Omniglot, steps" runs/omniglot/simpa/trial-*
-    python benchmarks/explore.py add "Omniglot, first" results/omniglot.json --round "first results"
+    python notebook/explore.py add "Omniglot, steps" runs/omniglot/simpa/trial-*
+    python notebook/explore.py add "Omniglot, first" results/omniglot.json --round "first results"
 
-`benchmarks/exploration_page.py` makes a page of the rows. Many came from throw-away programs that did the same, some
+`notebook/exploration_page.py` makes a page of the rows. Many came from throw-away programs that did the same, some
 before there was this script; they alone have the accuracy of one network. Presets have changed since the first of them.
 """
 
@@ -42,7 +42,7 @@ from fewsure.types import Parts
 
 SAMPLES = 64
 """Of the generator, to be looked at."""
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "exploration.json"
+RESULTS = Path(__file__).resolve().parent / "exploration.json"
 Row = dict[str, Any]
 
 

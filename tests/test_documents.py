@@ -1,0 +1,100 @@
+"""Documents: pages are what their commands write from the results of today, and links lead somewhere."""
+
+import json
+import re
+import runpy
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fewsure.report.certificate_page import BEGIN, END, certificates_section
+from fewsure.reproduce.page import results_page
+from fewsure.reproduce.results import read_results
+from fewsure.reproduce.targets import TARGETS
+
+from .reliability import figures
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS, RESULTS = ROOT / "docs", ROOT / "results"
+MEASURED = [name for name in TARGETS if (RESULTS / f"{name}.json").is_file()]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+ORIGIN = {"seed", "version", "device", "seconds"}
+
+
+def section(text: str, begin: str, end: str) -> str:
+    return text.split(begin)[1].split(end)[0].strip()
+
+
+@pytest.mark.parametrize("target", MEASURED)
+def test_a_page_of_results_is_what_reproduce_writes(target: str) -> None:
+    rows = read_results(RESULTS / f"{target}.json")
+    page = "results" if target == "regression" else target
+    assert (DOCS / f"{page}.md").read_text() == results_page(rows, [], target)
+
+
+@pytest.mark.parametrize("target", MEASURED)
+def test_results_are_of_the_best_trials_and_of_the_test_tasks_that_the_command_draws(target: str) -> None:
+    for row in read_results(RESULTS / f"{target}.json"):
+        best = min(row["trials"], key=lambda trial: trial["nll"]["mean"])
+        assert row["preset"].endswith(f", trial {best['trial']}")
+        assert len(row["trials"]) == len(TARGETS[target].trials(row["label"]))
+        assert row["seed"] == TARGETS[target].test_seed
+
+
+def test_the_sections_on_guarantees_and_reliability_are_what_their_commands_write() -> None:
+    certificates, reliability = (
+        json.loads((RESULTS / f"{name}.json").read_text()) for name in ("certificates", "reliability")
+    )
+    assert section((DOCS / "guarantees.md").read_text(), BEGIN, END) == certificates_section(certificates)
+    page = (DOCS / "reliability.md").read_text()
+    assert section(page, figures.BEGIN, figures.END) == figures.section(reliability)
+
+
+def test_the_pages_on_speed_and_on_a_table_are_what_their_benchmarks_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])  # a benchmark may add to it
+
+    def benchmark(name: str) -> dict[str, Callable[..., Any]]:
+        return runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py"), run_name="benchmark")
+
+    benchmark("speed_page")["main"](tmp_path / "speed.md")
+    shutil.copy(DOCS / "tabular.md", tmp_path)
+    benchmark("tabular")["write_page"](RESULTS / "tabular.json", tmp_path / "tabular.md")
+    for name in ("speed", "tabular"):
+        assert (tmp_path / f"{name}.md").read_text() == (DOCS / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*.json")), ids=lambda file: file.stem)
+def test_results_say_where_they_come_from(file: Path) -> None:
+    found = json.loads(file.read_text())
+    parts = found if isinstance(found, list) else [found]
+    if file.stem == "reliability":
+        parts = [part["made"] for part in found.values()]
+    expected = {"tabular": {"seed", "versions", "device"}}.get(file.stem, ORIGIN)
+    if file.stem.startswith("bench-"):
+        expected = ORIGIN - {"seed"}  # timings
+    assert parts
+    assert all(expected <= set(part) for part in parts)
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings, as GitHub and MkDocs make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
