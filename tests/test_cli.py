@@ -1,6 +1,9 @@
 """The command line as a user meets it: results on standard output, one line and exit code 2 for what is wrong."""
 
 import json
+import subprocess
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,7 @@ import torch
 from fewsure.algorithms import ALGORITHMS
 from fewsure.bench.cases import headline_cases
 from fewsure.bench.long import PRECISIONS, training_curve
-from fewsure.cli.commands import COMMANDS
-from fewsure.cli.main import main
+from fewsure.cli.main import COMMANDS, main
 from fewsure.data import DATA
 from fewsure.training.experiment import preset_names
 
@@ -212,6 +214,26 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
             main([command, "--help"])
         assert exit_code.value.code == 0
         assert "examples:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], [], ["trian"]])
+def test_what_runs_no_command_imports_neither_torch_nor_numpy_nor_matplotlib(arguments: list[str]) -> None:
+    program = f"""
+import sys
+from fewsure.cli.main import main
+main({arguments})
+print(*sorted({{"torch", "numpy", "matplotlib"}} & set(sys.modules)), file=sys.stderr)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert ended.stderr.splitlines()[-1] == ""
+
+
+def test_the_list_of_commands_shows_the_first_line_of_the_help_of_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out
+    for name in COMMANDS:
+        document = import_module(f"fewsure.cli.{name}").__doc__
+        assert f"  {name:<12}{document.splitlines()[0]}\n" in listed
 
 
 def test_the_help_of_train_names_every_data_set_and_preset(capsys: pytest.CaptureFixture[str]) -> None:

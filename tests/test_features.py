@@ -449,7 +449,7 @@ def test_unit_images_are_between_0_and_1() -> None:
 @pytest.fixture
 def stored(pools: dict[Split, Pool], monkeypatch: pytest.MonkeyPatch) -> None:
     """The command finds the textures under the name of a data set."""
-    monkeypatch.setattr("fewsure.cli.data.load", lambda data_set, split, quiet: pools[split])
+    monkeypatch.setattr("fewsure.cli.features.load", lambda data_set, split, quiet: pools[split])
 
 
 @pytest.mark.usefixtures("stored")

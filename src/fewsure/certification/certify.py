@@ -52,20 +52,27 @@ Records = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be certified, and how; chosen before looking."""
+    """The statements that are certified; choose them before you look at a result."""
 
     tasks: int | None = None
-    """N; none for 1,000, or all where there are fewer."""
+    """N, fresh tasks; `none` for 1,000, or for new-tasks as many as there are, if they are fewer."""
     delta: float = 0.05
+    """δ: the certificate, and Theorem 2, each hold with confidence 1 − δ."""
     alpha: float = 0.1
+    """α: prediction sets and intervals hold the truth with probability 1 − α."""
     method: Method = "betting"
+    """How the expected loss is bounded: `betting` adapts to the spread of the losses, `chernoff` is tight where a loss
+    is 0 or 1, `both` pays for the better of the two with half of δ each."""
     unit: Unit | None = None
-    """None for `new-tasks` of a user's own data, and `tasks` elsewhere."""
+    """What a new task is: another draw of the same sampler, classes and groups (`tasks`), or one of new classes or of a
+    new group (`new-tasks`), which assumes that they are a random sample, and has fewer tasks, since none may share a
+    class or a group; `none` for new-tasks on data of your own, and tasks elsewhere."""
     bound_samples: int = 200
-    """Draws behind Theorem 2."""
+    """Draws of θ, adaptation noise and z behind Theorem 2."""
     verify: int = 0
-    """Other tasks on which the loss is measured beside the certificate."""
+    """Measure the loss on so many other tasks, too, and show it beside the certificate."""
     seed: int = 0
+    """Chooses tasks and noise, and the one draw of θ that the statements are about."""
 
     def __post_init__(self) -> None:
         normalise_fields(self)

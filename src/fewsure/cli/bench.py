@@ -1,4 +1,13 @@
-"""`fewsure bench`."""
+"""Time the meta-updates of every method: updates and tasks a second, memory, arithmetic, and how the cost grows.
+
+Each update draws fresh tasks and does all that training does. Beside it stands a straightforward program: one task
+after another, kernel by kernel, with a copy of everything for each task. All ratios are of one run on one machine.
+
+examples:
+  fewsure bench --kinds sine-line --seconds 2
+  fewsure bench --device cuda --precisions tf32 bf16 --scaling --curve-updates 10000 \
+      --results results/bench-h200.json --page docs/speed.md
+"""
 
 import json
 import platform
@@ -17,7 +26,7 @@ from fewsure.bench.long import PRECISIONS, evaluation_at_scale, training_curve
 from fewsure.bench.page import bench_page, bench_table
 from fewsure.bench.scaling import growth, sweeps
 from fewsure.bench.timing import matrix_rate, operations_of_a_task, time_reference, time_updates
-from fewsure.cli.common import Common, command
+from fewsure.cli.common import Common, parse
 from fewsure.core.config import from_json
 from fewsure.core.devices import device_name, find_device
 from fewsure.core.files import write_atomically
@@ -36,17 +45,8 @@ SECTIONS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench(Common):
-    """Time the meta-updates of every method: updates and tasks a second, memory, arithmetic, and how the cost grows.
-
-    Each update draws fresh tasks and does all that training does. Beside it stands a straightforward program: one task
-    after another, kernel by kernel, with a copy of everything for each task. All ratios are of one run on one machine.
-
-    examples:
-      fewsure bench --kinds sine-line --seconds 2
-      fewsure bench --device cuda --precisions tf32 bf16 --scaling --curve-updates 10000 \
-          --results results/bench-h200.json --page docs/speed.md
-    """
+class Options(Common):
+    """`fewsure bench`."""
 
     kinds: tuple[str, ...] = tuple(KINDS)
     """Kinds of task: `sine-line`, `conv4 28×28`, `conv4 84×84`; × may be typed as x."""
@@ -73,18 +73,20 @@ class Bench(Common):
     """Where they go as a Markdown page with figures."""
 
 
-def _bench(command: Bench) -> None:
-    kinds = tuple(kind.replace("x", "×") for kind in command.kinds)
+def main(arguments: list[str]) -> None:
+    """Time what is asked for, keep it, and print it."""
+    options = parse("bench", Options, arguments, __doc__)
+    kinds = tuple(kind.replace("x", "×") for kind in options.kinds)
     for kind in kinds:
         require_known("kinds", kind, list(KINDS))
-    require(min(command.tasks) >= 2, "tasks", "at least 2", min(command.tasks))
-    require(command.seconds > 0, "seconds", "a number above 0", command.seconds)
-    for precision in command.precisions:
+    require(min(options.tasks) >= 2, "tasks", "at least 2", min(options.tasks))
+    require(options.seconds > 0, "seconds", "a number above 0", options.seconds)
+    for precision in options.precisions:
         require_known("precisions", precision, list(PRECISIONS))
-    updates, evaluated_tasks = command.curve_updates, command.evaluated_tasks
+    updates, evaluated_tasks = options.curve_updates, options.evaluated_tasks
     require(updates >= 0, "curve_updates", "at least 1, or 0 for none", updates)
     require(evaluated_tasks >= 0 and evaluated_tasks != 1, "evaluated_tasks", "at least 2, or 0", evaluated_tasks)
-    device = find_device(command.device)
+    device = find_device(options.device)
     began = time.perf_counter()
     facts = {
         "device": device_name(device),
@@ -93,19 +95,19 @@ def _bench(command: Bench) -> None:
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
     }
-    record = _earlier(command.results, facts) | facts | {"matrix_rate": matrix_rate(device)}
+    record = _earlier(options.results, facts) | facts | {"matrix_rate": matrix_rate(device)}
     spent = record["seconds"]
-    work = _work(replace(command, kinds=kinds), device, record["matrix_rate"])
-    with ProgressLine("timing", quiet=command.json) as line:
+    work = _work(replace(options, kinds=kinds), device, record["matrix_rate"])
+    with ProgressLine("timing", quiet=options.json) as line:
         for number, (section, name, measure) in enumerate(work):
             line.show(number, len(work), name)
             _put(record[section], measure(), SECTIONS[section])
             record["seconds"] = round(spent + time.perf_counter() - began, 1)
-            if command.results is not None:  # what is measured is kept, should the command be stopped
-                write_atomically(command.results, json.dumps(record, indent=1) + "\n")
-    if command.page is not None:
-        bench_page(record, command.page)
-    print(json.dumps(record) if command.json else bench_table(record))
+            if options.results is not None:  # what is measured is kept, should the command be stopped
+                write_atomically(options.results, json.dumps(record, indent=1) + "\n")
+    if options.page is not None:
+        bench_page(record, options.page)
+    print(json.dumps(record) if options.json else bench_table(record))
 
 
 def _earlier(results: Path | None, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,43 +136,43 @@ def _put(rows: list[dict[str, Any]], row: dict[str, Any], names: tuple[str, ...]
     rows[place : place + 1] = [row | {name: value for name, value in before.items() if row.get(name) is None}]
 
 
-def _work(command: Bench, device: torch.device, roof: float) -> list[tuple[str, str, Callable[[], dict[str, Any]]]]:
+def _work(options: Options, device: torch.device, roof: float) -> list[tuple[str, str, Callable[[], dict[str, Any]]]]:
     """(section of the record, what to call it, what measures it) of everything that is asked for."""
     references: dict[Case, float] = {}
     work: list[tuple[str, str, Callable[[], dict[str, Any]]]] = []
-    for case in headline_cases(command.kinds):
-        for tasks in command.tasks:
-            asked = case.with_options("training", tasks=tasks, chunk_size=command.chunk_size)
-            for precision in command.precisions:
+    for case in headline_cases(options.kinds):
+        for tasks in options.tasks:
+            asked = case.with_options("training", tasks=tasks, chunk_size=options.chunk_size)
+            for precision in options.precisions:
                 if precision != "bf16" or isinstance(case.experiment.algorithm, Simpa):  # it changes no other method
                     at = asked.with_options("training", precision=precision)
-                    measure = partial(_measured, at, asked, device, command, roof, references)
+                    measure = partial(_measured, at, asked, device, options, roof, references)
                     work.append(("cases", f"{case.method}, {case.tasks}, T = {tasks}, {precision}", measure))
-    if command.evaluated_tasks:
-        for case in headline_cases(command.kinds[:1]):
+    if options.evaluated_tasks:
+        for case in headline_cases(options.kinds[:1]):
             if case.method in ("maml", "simpa, no KL"):
-                evaluation = partial(evaluation_at_scale, case.experiment, device, command.evaluated_tasks)
+                evaluation = partial(evaluation_at_scale, case.experiment, device, options.evaluated_tasks)
                 work.append(("evaluations", f"evaluation of {case.method}", evaluation))
-    if command.curve_updates:
+    if options.curve_updates:
         for precision in PRECISIONS:
-            curve = partial(training_curve, precision, device, command.curve_updates)
+            curve = partial(training_curve, precision, device, options.curve_updates)
             work.append(("curves", f"training under {precision}", curve))
-    if command.scaling:
+    if options.scaling:
         for sweep in sweeps():
             name = f"{sweep.case.method} over {sweep.varied}"
-            work.append(("scaling", name, partial(growth, sweep, device, command.seconds / 2)))
+            work.append(("scaling", name, partial(growth, sweep, device, options.seconds / 2)))
     return work
 
 
 def _measured(
-    case: Case, asked: Case, device: torch.device, command: Bench, roof: float, references: dict[Case, float]
+    case: Case, asked: Case, device: torch.device, options: Options, roof: float, references: dict[Case, float]
 ) -> dict[str, Any]:
     """A row. The plain program is timed once for what was `asked`, whatever the precision."""
     training = case.experiment.training
-    timing = time_updates(case, device, command.seconds)
+    timing = time_updates(case, device, options.seconds)
     work = training.tasks * operations_of_a_task(asked)
-    if command.reference and asked not in references:
-        references[asked] = time_reference(asked, device, command.seconds).seconds
+    if options.reference and asked not in references:
+        references[asked] = time_reference(asked, device, options.seconds).seconds
     reference = references.get(asked)
     return {
         "method": case.method,
@@ -186,6 +188,3 @@ def _measured(
         "reference_updates_per_second": 1 / reference if reference else None,
         "speed_up": reference / timing.seconds if reference else None,
     }
-
-
-BENCH = command("bench", Bench, _bench)

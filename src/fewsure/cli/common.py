@@ -1,18 +1,18 @@
-"""What all commands share: their common options, and how a dataclass of options becomes a command."""
+"""The options that all commands have, and how a command reads its arguments."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from fewsure.cli.options import Parser, add_options, from_namespace
 from fewsure.core.places import DATA_VARIABLE
+from fewsure.errors import FewsureError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """What every command takes."""
+    """The options of every command."""
 
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` …; `auto` takes a GPU if there is one."""
@@ -29,25 +29,37 @@ class Common:
             os.environ[DATA_VARIABLE] = str(self.data_root)
 
 
-class Command(NamedTuple):
-    """A command of the command line."""
-
-    options: type[Common]
-    """Its docstring is the command's help, and the docstrings of its fields are those of its options."""
-    call: Callable[[list[str]], None]
-    """Parses the arguments behind the command's name, does the work and prints the result."""
-
-
 Options = TypeVar("Options", bound=Common)
 
 
-def parse(name: str, kind: type[Options], arguments: list[str], description: str | None = None) -> Options:
-    """Read the arguments of a command; `description` in place of its docstring for `--help`."""
-    parser = Parser(f"fewsure {name}", description or kind.__doc__ or "")
+def parse(name: str, kind: type[Options], arguments: list[str], document: str | None) -> Options:
+    """The options of a command, which is explained by a docstring."""
+    return parse_groups(name, kind, arguments, document)[0]
+
+
+def parse_groups(
+    name: str, kind: type[Options], arguments: list[str], document: str | None, **defaults: Any
+) -> tuple[Options, dict[str, Any]]:
+    """The options of a command, and groups of further options by title, each a dataclass with the default values."""
+    parser = Parser(f"fewsure {name}", document)
     add_options(parser, kind)
-    return from_namespace(kind, parser.parse_all(arguments))
+    for title, group in defaults.items():
+        add_options(parser, type(group), defaults=group, title=title)
+    namespace = parser.parse_all(arguments)
+    groups = {title: from_namespace(type(group), namespace) for title, group in defaults.items()}
+    return from_namespace(kind, namespace), groups
 
 
-def command(name: str, kind: type[Options], call: Callable[[Options], None]) -> Command:
-    """A command whose options do not depend on one another."""
-    return Command(kind, lambda arguments: call(parse(name, kind, arguments)))
+def peek(name: str, kind: type[Options], arguments: list[str]) -> Options:
+    """The options of a command among arguments that also hold options of groups."""
+    parser = Parser(f"fewsure {name}", None, add_help=False)
+    add_options(parser, kind)
+    return from_namespace(kind, parser.parse_known_args(arguments)[0])
+
+
+def require_examples(name: str, path: Path | None) -> Path:
+    """The path of an option that must name a file or a folder of examples."""
+    if path is None or not path.exists():
+        came = "got none" if path is None else f"{path} is not there"
+        raise FewsureError(f"expected --{name} to be a file or a folder of examples, but {came}")
+    return path

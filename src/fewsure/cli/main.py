@@ -1,24 +1,52 @@
-"""The command line: find the command, and turn errors into one line and an exit code.
+"""Find the command, import it, and turn errors into one line and an exit code.
 
 Results go to standard output, progress and errors to standard error.
 """
 
+import ast
 import os
 import signal
 import sys
+from importlib import import_module
+from pathlib import Path
 
-from fewsure.cli.commands import COMMANDS
-from fewsure.cli.options import first_line
-from fewsure.core.progress import silenced
 from fewsure.core.signals import Stopped
 from fewsure.errors import FewsureError, require_known
 from fewsure.version import __version__
 
+COMMANDS = (
+    "quickstart",
+    "train",
+    "evaluate",
+    "compare",
+    "certify",
+    "predict",
+    "export",
+    "report",
+    "data",
+    "features",
+    "reproduce",
+    "bench",
+)
+"""Modules of this package, in the order in which `fewsure --help` shows them."""
 BAD_INPUT = 2
+HELP = """usage: fewsure COMMAND …
+
+Few-shot learning that knows how sure it is.
+
+{commands}
+
+`fewsure COMMAND --help` explains each. A good first one is `fewsure quickstart`.
+
+exit codes: 0 done; 1 whoever read the output has gone; 2 something is wrong, and one line on standard
+error says what; 128 + N stopped by signal N (130 by Ctrl-C), and `--resume` goes on"""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; the exit code."""
+    # Threads that wait must not spin: beside another such program, spinning ones make training on a CPU many times
+    # slower (benchmarks/busy_machine.py). OpenMP reads this when torch is loaded, which a command does.
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         return _dispatch(arguments)
@@ -46,20 +74,21 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
-        lines = [f"  {name:<12}{first_line(command.options)}" for name, command in COMMANDS.items()]
-        print("usage: fewsure COMMAND …\n\nFew-shot learning that knows how sure it is.\n")
-        print("\n".join(lines))
-        print("\n`fewsure COMMAND --help` explains each. A good first one is `fewsure quickstart`.")
-        print(
-            "\nexit codes: 0 done; 1 whoever read the output has gone; 2 something is wrong, and one line on standard"
-        )
-        print("error says what; 128 + N stopped by signal N (130 by Ctrl-C), and `--resume` goes on")
+        print(HELP.format(commands="\n".join(f"  {name:<12}{_summary(name)}" for name in COMMANDS)))
         return 0 if arguments else BAD_INPUT
     if arguments[0] == "--version":
         print(f"fewsure {__version__}")
         return 0
     name, *rest = arguments
-    require_known("command", name, list(COMMANDS))
-    with silenced("--json" in rest):  # also what decodes the data
-        COMMANDS[name].call(rest)
+    require_known("command", name, COMMANDS)
+    from fewsure.core.progress import silenced
+
+    with silenced("--json" in rest):
+        import_module(f"fewsure.cli.{name}").main(rest)
     return 0
+
+
+def _summary(name: str) -> str:
+    """The first line of a command's docstring, which is read without importing the command."""
+    source = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]

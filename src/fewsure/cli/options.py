@@ -21,11 +21,11 @@ SHOWN = {int: "N", float: "X", str: "NAME", Path: "PATH"}
 class Parser(argparse.ArgumentParser):
     """An argument parser whose every error is one line that says what to do."""
 
-    def __init__(self, program: str, description: str, *, add_help: bool = True) -> None:
+    def __init__(self, program: str, description: str | None, *, add_help: bool = True) -> None:
         super().__init__(
             prog=program,
             usage=f"{program} [options]",
-            description=inspect.cleandoc(description),
+            description=inspect.cleandoc(description or ""),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             add_help=add_help,

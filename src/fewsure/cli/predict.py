@@ -1,31 +1,27 @@
-"""`fewsure predict`."""
+"""Adapt a trained run to a few labelled examples, and predict others: CSV, or JSON with --json.
+
+For numbers: mean, standard deviation and an interval. For classes: the label, all probabilities, and how much of the
+uncertainty more examples would remove (mutual_information) or not (expected_entropy). For images, the support set is a
+folder of class folders, and the query an image or a folder. Query points are predicted in batches.
+
+examples:
+  fewsure predict runs/mine --support new-group.csv --query unknown.csv
+  fewsure predict runs/mine --support labelled/ --query photos/ --out predicted.csv
+  fewsure predict runs/mine --support labelled/ --query photos/ --coverage 0.9 --json
+"""
 
 import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from fewsure.cli.common import Common, command
-from fewsure.errors import FewsureError, require
-from fewsure.learner import load
-from fewsure.learner.adapted import require_coverage
-from fewsure.learner.files import Files, predictions, write_file, write_records
-from fewsure.theory.conformal import Calibration
+from fewsure.cli.common import Common, parse, require_examples
+from fewsure.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(Common):
-    """Adapt a trained run to a few labelled examples, and predict others: CSV, or JSON with --json.
-
-    For numbers: mean, standard deviation and an interval. For classes: the label, all probabilities, and how much of
-    the uncertainty more examples would remove (mutual_information) or not (expected_entropy). For images, the support
-    set is a folder of class folders, and the query an image or a folder. Query points are predicted in batches.
-
-    examples:
-      fewsure predict runs/mine --support new-group.csv --query unknown.csv
-      fewsure predict runs/mine --support labelled/ --query photos/ --out predicted.csv
-      fewsure predict runs/mine --support labelled/ --query photos/ --coverage 0.9 --json
-    """
+class Options(Common):
+    """`fewsure predict`."""
 
     run: Path
     """A run folder."""
@@ -44,40 +40,37 @@ class Predict(Common):
     """Query points that are predicted at once. Predictions do not depend on it."""
 
 
-def _predict(command: Predict) -> None:
-    require(command.batch_size >= 1, "batch_size", "at least 1", command.batch_size)
-    require_coverage(command.coverage)
-    for name in ("support", "query"):
-        path = getattr(command, name)
-        if path is None or not path.exists():
-            came = "got none" if path is None else f"{path} is not there"
-            raise FewsureError(f"expected --{name} to be a file or a folder of examples, but {came}")
-    assert command.support is not None
-    assert command.query is not None
-    learner = load(command.run, device=command.device)
-    files = Files(learner.experiment, command.target)
-    adapted = learner.adapt(*files.support(command.support))
+def main(arguments: list[str]) -> None:
+    """Adapt, predict, write."""
+    options = parse("predict", Options, arguments, __doc__)
+    require(options.batch_size >= 1, "batch_size", "at least 1", options.batch_size)
+    support, query = require_examples("support", options.support), require_examples("query", options.query)
+    from fewsure.learner import load
+    from fewsure.learner.adapted import require_coverage
+    from fewsure.learner.files import Files, predictions, write_file, write_records
+
+    require_coverage(options.coverage)
+    learner = load(options.run, device=options.device)
+    files = Files(learner.experiment, options.target)
+    adapted = learner.adapt(*files.support(support))
     if adapted.transductive:
         balance = "; their classes should be in balance" if adapted.model.network.transductive else ""
-        print(f"fewsure: this run is transductive: all query points are predicted together{balance}", file=sys.stderr)
-    if command.coverage is not None:
-        _say_what_is_covered(adapted.require_calibration(), command.coverage)
-    records = predictions(adapted, files, command.query, coverage=command.coverage, batch_size=command.batch_size)
-    if command.out is None:
-        write_records(records, sys.stdout, as_json=command.json)
-    else:
-        as_json = command.json or command.out.suffix.lower() == ".json"
-        count = write_file(records, command.out, as_json=as_json)
-        if not command.json:
-            print(f"predicted {count:,} points: {command.out}", file=sys.stderr)
+        _note(f"this run is transductive: all query points are predicted together{balance}")
+    if options.coverage is not None:
+        calibration = adapted.require_calibration()
+        _note(f"coverage {options.coverage:g} is that of a new task like {calibration.environment}")
+        if math.isinf(calibration.threshold(round(1 - options.coverage, 12))):
+            everything = "sets hold every label" if calibration.way else "intervals have no ends"
+            few = f"{calibration.tasks} calibration tasks are too few for coverage {options.coverage:g}"
+            _note(f"{few}: {everything}")
+    records = predictions(adapted, files, query, coverage=options.coverage, batch_size=options.batch_size)
+    if options.out is None:
+        write_records(records, sys.stdout, as_json=options.json)
+        return
+    count = write_file(records, options.out, as_json=options.json or options.out.suffix.lower() == ".json")
+    if not options.json:
+        print(f"predicted {count:,} points: {options.out}", file=sys.stderr)
 
 
-def _say_what_is_covered(calibration: Calibration, coverage: float) -> None:
-    print(f"fewsure: coverage {coverage:g} is that of a new task like {calibration.environment}", file=sys.stderr)
-    if math.isinf(calibration.threshold(round(1 - coverage, 12))):
-        everything = "sets hold every label" if calibration.way else "intervals have no ends"
-        few = f"{calibration.tasks} calibration tasks are too few for coverage {coverage:g}: {everything}"
-        print(f"fewsure: {few}", file=sys.stderr)
-
-
-PREDICT = command("predict", Predict, _predict)
+def _note(text: str) -> None:
+    print(f"fewsure: {text}", file=sys.stderr)

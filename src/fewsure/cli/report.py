@@ -1,27 +1,24 @@
-"""`fewsure report`."""
+"""Draw runs on one page: how good and how sure they are, beside each other and beside the paper.
+
+Writes one self-contained HTML page, and its figures beside it as PNG and SVG files with the numbers as CSV. A run that
+has not been evaluated yet is evaluated first. A run that is missing or damaged is named, and the others are shown.
+
+examples:
+  fewsure report runs/simpa runs/maml --out report.html
+"""
 
 import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from fewsure.cli.common import Common, command
-from fewsure.core.devices import find_device
+from fewsure.cli.common import Common, parse
 from fewsure.errors import require
-from fewsure.report.page import write_report
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(Common):
-    """Draw runs on one page: how good and how sure they are, beside each other and beside the paper.
-
-    Writes one self-contained HTML page, and its figures beside it as PNG and SVG files with the numbers as CSV. A run
-    that has not been evaluated yet is evaluated first. A run that is missing or damaged is named, and the others are
-    shown.
-
-    examples:
-      fewsure report runs/simpa runs/maml --out report.html
-    """
+class Options(Common):
+    """`fewsure report`."""
 
     runs: tuple[Path, ...]
     """Run folders."""
@@ -33,27 +30,22 @@ class Report(Common):
     """Chooses those tasks, and the ones that are drawn."""
 
 
-def _report(command: Report) -> None:
-    require(command.tasks >= 2, "tasks", "at least 2", command.tasks)
-    written = write_report(
-        command.runs,
-        command.out,
-        find_device(command.device),
-        tasks=command.tasks,
-        seed=command.seed,
-        quiet=command.json,
-    )
-    problems = [(str(problem.folder), problem.says) for problem in written.problems]
-    if command.json:
+def main(arguments: list[str]) -> None:
+    """Write the report and say where it is."""
+    options = parse("report", Options, arguments, __doc__)
+    require(options.tasks >= 2, "tasks", "at least 2", options.tasks)
+    from fewsure.core.devices import find_device
+    from fewsure.report.page import write_report
+
+    device = find_device(options.device)
+    written = write_report(options.runs, options.out, device, tasks=options.tasks, seed=options.seed)
+    problems = [f"{problem.folder}: {problem.says}" for problem in written.problems]
+    if options.json:
         files = [str(path) for path in (written.page, *written.figures)]
-        print(json.dumps({"files": files, "problems": [f"{folder}: {says}" for folder, says in problems]}))
+        print(json.dumps({"files": files, "problems": problems}))
         return
-    for folder, says in problems:
-        print(f"fewsure: {folder}: {says}", file=sys.stderr)
-    count = (
-        f"{len(written.figures)} files of figures in {written.figures[0].parent}" if written.figures else "no figures"
-    )
-    print(f"{written.page}\n{count}")
-
-
-REPORT = command("report", Report, _report)
+    for problem in problems:
+        print(f"fewsure: {problem}", file=sys.stderr)
+    figures = written.figures
+    print(written.page)
+    print(f"{len(figures)} files of figures in {figures[0].parent}" if figures else "no figures")

@@ -1,15 +1,24 @@
-"""`fewsure train`."""
+"""Train an algorithm on a task distribution, and keep everything about it in a run folder.
 
-import inspect
+examples:
+  fewsure train simpa --out runs/simpa                       the recommended settings on sine-line
+  fewsure train simpa --preset paper --out runs/literal      every value as the paper prints it
+  fewsure train maml --updates 20000 --inner-lr 0.003 --out runs/maml
+  fewsure train protonet --data omniglot --preset omniglot-cpu --out runs/omniglot
+  fewsure train simpa --data cifar-fs --preset recommended-5-shot --device cuda --out runs/cifar-fs
+  fewsure train simpa --data table --file my.csv --task-column group --target y --out runs/mine
+  fewsure train simpa --out runs/simpa --resume              go on where it stopped
+  torchrun --nproc-per-node=4 -m fewsure train simpa --out runs/simpa     four processes share the tasks
+"""
+
 import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fewsure.algorithms import ALGORITHMS
-from fewsure.cli.common import Command, Common, parse
-from fewsure.cli.options import Parser, add_options, first_line, from_namespace
+from fewsure.cli.common import Common, parse, parse_groups, peek
+from fewsure.cli.options import first_line
 from fewsure.core.distributed import is_first, process_group
 from fewsure.data import DATA
 from fewsure.errors import FewsureError, require, require_known
@@ -22,19 +31,8 @@ from fewsure.training.runs import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Common):
-    """Train an algorithm on a task distribution, and keep everything about it in a run folder.
-
-    examples:
-      fewsure train simpa --out runs/simpa                       the recommended settings on sine-line
-      fewsure train simpa --preset paper --out runs/literal      every value as the paper prints it
-      fewsure train maml --updates 20000 --inner-lr 0.003 --out runs/maml
-      fewsure train protonet --data omniglot --preset omniglot-cpu --out runs/omniglot
-      fewsure train simpa --data cifar-fs --preset recommended-5-shot --device cuda --out runs/cifar-fs
-      fewsure train simpa --data table --file my.csv --task-column group --target y --out runs/mine
-      fewsure train simpa --out runs/simpa --resume              go on where it stopped
-      torchrun --nproc-per-node=4 -m fewsure train simpa --out runs/simpa     four processes share the tasks
-    """
+class Options(Common):
+    """`fewsure train`, beside those of the method, the data, the network and the training."""
 
     out: Path = Path("runs/last")
     """The run folder; it must not hold a run yet, unless --resume is given."""
@@ -62,35 +60,35 @@ class Train(Common):
     """Start a new platipus run at the weights of this MAML run."""
 
 
-def _train(arguments: list[str]) -> None:
-    command, experiment = _parse_experiment(arguments)
+def main(arguments: list[str]) -> None:
+    """Train, and show how it went."""
+    options, experiment = read_experiment(arguments)
     for name in ("checkpoint_every", "keep_last", "max_skipped"):
-        require(getattr(command, name) >= 1, name, "at least 1", getattr(command, name))
-    require(command.keep_best >= 0, "keep_best", "at least 0", command.keep_best)
-    with process_group(command.device) as device:
+        require(getattr(options, name) >= 1, name, "at least 1", getattr(options, name))
+    require(options.keep_best >= 0, "keep_best", "at least 0", options.keep_best)
+    with process_group(options.device) as device:
         meta = None
-        if command.from_maml is not None:
-            experiment, meta = start_at_maml(experiment, command.from_maml)
-        run = start_run(command.out, experiment, resume=command.resume, meta=meta)
+        if options.from_maml is not None:
+            experiment, meta = start_at_maml(experiment, options.from_maml)
+        run = start_run(options.out, experiment, resume=options.resume, meta=meta)
         last = train_run(
             run,
             device,
-            quiet=command.json,
-            checkpoint_every=command.checkpoint_every,
-            keep_last=command.keep_last,
-            keep_best=command.keep_best,
-            max_skipped=command.max_skipped,
-            tensorboard=command.tensorboard,
+            checkpoint_every=options.checkpoint_every,
+            keep_last=options.keep_last,
+            keep_best=options.keep_best,
+            max_skipped=options.max_skipped,
+            tensorboard=options.tensorboard,
         )
-        if command.json and is_first():
+        if options.json and is_first():
             print(json.dumps({"run": str(run.folder)} | last))
         elif is_first():
             print_tables([training_table(run.metrics())])
-            _name_those_behind(run)
+            _name_lagging_components(run)
             print(f"trained {run.folder} in {last['seconds']:.0f} s; next: fewsure evaluate {run.folder}")
 
 
-def _name_those_behind(run: Run) -> None:
+def _name_lagging_components(run: Run) -> None:
     """Say which generators of a mixture have learned badly, and what may help."""
     numbers = ", ".join(map(str, lagging_components(run.metrics())))
     if numbers:
@@ -101,39 +99,33 @@ def _name_those_behind(run: Run) -> None:
         )
 
 
-def _parse_experiment(arguments: list[str]) -> tuple[Train, Experiment]:
+def read_experiment(arguments: list[str]) -> tuple[Options, Experiment]:
     """Read `train`'s arguments: which options there are, and their defaults, depends on the first few of them."""
     if not arguments or arguments[0].startswith("-"):
         methods = "\n".join(f"  {name:<10}{first_line(kind)}" for name, kind in ALGORITHMS.items())
         more = "`fewsure train ALGORITHM --help` shows the options of an algorithm, its data and its training."
-        parse("train ALGORITHM", Train, arguments, f"{inspect.cleandoc(Train.__doc__ or '')}\n\n{methods}\n\n{more}")
+        parse("train ALGORITHM", Options, arguments, f"{__doc__}\n{methods}\n\n{more}")
         raise FewsureError(f"expected `train` to be followed by an algorithm, one of {', '.join(ALGORITHMS)}")
     algorithm, *rest = arguments
     require_known("algorithm", algorithm, list(ALGORITHMS))
-    peek = Parser("fewsure train", "", add_help=False)
-    add_options(peek, Train)
-    given = from_namespace(Train, peek.parse_known_args(rest)[0])
-    if given.resume and (given.out / "config.json").exists():
-        base = Run.open(given.out).experiment
+    base = _defaults(algorithm, peek("train", Options, rest))
+    groups = {group: getattr(base, group) for group in GROUPS}
+    options, groups = parse_groups(f"train {algorithm}", Options, rest, __doc__, **groups)
+    return options, Experiment(**groups, preset=base.preset)
+
+
+def _defaults(algorithm: str, options: Options) -> Experiment:
+    """The experiment of the run that is resumed, or of the preset."""
+    if options.resume and (options.out / "config.json").exists():
+        base = Run.open(options.out).experiment
         if base.algorithm_name != algorithm:
             raise FewsureError(
-                f"{given.out} is a run of {base.algorithm_name}, but got {algorithm}; choose another --out"
+                f"{options.out} is a run of {base.algorithm_name}, but got {algorithm}; choose another --out"
             )
-    else:
-        if given.data not in DATA and Path(given.data).exists():
-            what = "images --folder" if Path(given.data).is_dir() else "table --task-column … --target … --file"
-            raise FewsureError(
-                f"expected --data to be a name, but {given.data} is a path; give --data {what} {given.data}"
-            )
-        base = load_preset(given.preset, algorithm, given.data)
-    parser = Parser(f"fewsure train {algorithm}", Train.__doc__ or "")
-    add_options(parser, Train)
-    kinds = {group: type(getattr(base, group)) for group in GROUPS}
-    for group, kind in kinds.items():
-        add_options(parser, kind, defaults=getattr(base, group), title=group)
-    namespace = parser.parse_all(rest)
-    groups: dict[str, Any] = {group: from_namespace(kind, namespace) for group, kind in kinds.items()}
-    return from_namespace(Train, namespace), Experiment(**groups, preset=base.preset)
-
-
-TRAIN = Command(Train, _train)
+        return base
+    if options.data not in DATA and Path(options.data).exists():
+        instead = "images --folder" if Path(options.data).is_dir() else "table --task-column … --target … --file"
+        raise FewsureError(
+            f"expected --data to be a name, but {options.data} is a path; give --data {instead} {options.data}"
+        )
+    return load_preset(options.preset, algorithm, options.data)

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import numpy as np
-
 from fewsure.errors import FewsureError, require_known
 
 Options = TypeVar("Options")
@@ -83,7 +81,7 @@ def optional(hint: Any) -> tuple[Any, bool]:
 def checked(hint: Any, value: Any, where: str) -> Any:
     """The value of an option as its type has it; refused, with the name `where`, if it is of another type."""
     hint, may_be_none = optional(hint)
-    if isinstance(value, (np.generic, np.ndarray)):
+    if hasattr(value, "tolist"):  # a number or an array of numpy
         value = value.tolist()
     if may_be_none and value in (None, "none"):  # TOML has no null
         return None

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from fewsure.core.progress import silenced
 from fewsure.core.signals import StopSignal
 from fewsure.errors import FewsureError
 
@@ -119,7 +120,8 @@ def _work(asked: Connection, do: Callable[[Any], None], processes: int) -> None:
         if message is NO_MORE:
             return
         try:
-            do(*message)
+            with silenced():
+                do(*message)
         except BaseException as raised:
             error = raised
             error.add_note(traceback.format_exc())

@@ -25,6 +25,8 @@ from matplotlib.figure import Figure
 from fewsure.algorithms.simpa import Simpa
 from fewsure.core.config import from_json, is_learned
 from fewsure.core.files import write_atomically
+from fewsure.core.processes import side_by_side
+from fewsure.core.progress import ProgressLine
 from fewsure.data import prepared
 from fewsure.data.classification import FeatureSet
 from fewsure.errors import Diverged, FewsureError
@@ -80,6 +82,23 @@ class Reproduction:
             [Job(entry, "seed", seed) for seed in range(self.seeds)],
         ]
         return stages
+
+    def run(self, entries: Sequence[str], jobs: int) -> None:
+        """Do everything of these entries that is not finished yet, so many trainings at a time."""
+        chains = [self.stages(entry) for entry in entries]
+        if jobs == 1:
+            for job in (job for stages in chains for stage in stages for job in stage):
+                self.do(job)
+            return
+        count, finished = sum(len(stage) for stages in chains for stage in stages), 0
+        with ProgressLine(f"{jobs} trainings at a time") as line:
+
+            def show(job: Job) -> None:
+                nonlocal finished
+                finished += 1
+                line.show(finished, count, f"{job.entry}, {job.kind} {job.number} is done")
+
+            side_by_side(self.do, chains, jobs, show)
 
     def do(self, job: Job) -> None:
         """Train and score a trial on validation tasks, or the best trial's settings with a seed on the final ones."""

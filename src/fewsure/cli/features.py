@@ -1,0 +1,49 @@
+"""Train a residual network on the training classes of an image data set, and store its features of all splits.
+
+It is trained as a plain classifier of the training classes; images of the other classes are only passed through it
+afterwards. The folder can then be trained on with `--data features`.
+
+examples:
+  fewsure features --data cifar-fs --out features/cifar-fs
+  fewsure features --data tiny-tiered --network wrn-28-10 --jitter 0.4 --out features/tiny-tiered
+  fewsure features --data cifar-fs --out features/cifar-fs --resume
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from fewsure.cli.common import Common, parse_groups, peek
+from fewsure.core.devices import find_device
+from fewsure.data.io.cache import load
+from fewsure.data.pools import SPLITS
+from fewsure.data.sets.registry import DATA_SETS
+from fewsure.errors import require_known
+from fewsure.features.classifier import Recipe
+from fewsure.features.workflow import check_out, describe, make_features, recorded_recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Common):
+    """`fewsure features`, beside those of the recipe."""
+
+    data: str = "cifar-fs"
+    """A data set of images."""
+    out: Path = Path("features")
+    """Where features, weights and the record go; it must not hold anything yet. It appears when it is complete."""
+    resume: bool = False
+    """Go on with the training for --out that was interrupted, with the options it was started with; if there is none,
+    start it."""
+
+
+def main(arguments: list[str]) -> None:
+    """Train, extract, and describe the features."""
+    given = peek("features", Options, arguments)
+    base = (recorded_recipe(given.out) if given.resume else None) or Recipe()
+    options, groups = parse_groups("features", Options, arguments, __doc__, recipe=base)
+    require_known("data", options.data, [name for name, data_set in DATA_SETS.items() if len(data_set.shape) == 3])
+    device = find_device(options.device)
+    check_out(options.out, resume=options.resume)  # before minutes of decoding
+    pools = {split: load(DATA_SETS[options.data], split) for split in SPLITS}
+    record = make_features(options.out, options.data, pools, groups["recipe"], device, resume=options.resume)
+    print(json.dumps({"out": str(options.out)} | record) if options.json else describe(record, options.out))

@@ -1,0 +1,91 @@
+"""Run an experiment for all its entries: tune on validation tasks, train, evaluate on unseen tasks, write it up.
+
+`regression` is section 5.1 and Figure 2 of the paper, the data sets are section 5.2, Table 1 and Figure 3: every
+method with the same number of updates and of tuning trials. What is finished is not done again, so an interrupted
+command goes on where it stopped, and several may work on different entries of one folder.
+
+experiments: regression, omniglot, cifar-fs, mini-imagenet, tiered-imagenet and mini-imagenet-features (LEO's),
+features-cifar-fs (of `fewsure features`, in the data root's folder `features/cifar-fs`). Those of 1 and 5 shots can be
+run one at a time: cifar-fs-1shot.
+
+examples:
+  fewsure reproduce regression --device cuda --jobs 8              the full setting
+  fewsure reproduce regression --budget 0.05 --seeds 1             a look at it on a CPU
+  fewsure reproduce regression --only simpa maml --device cuda     some methods now, the others later
+  fewsure reproduce omniglot --tasks 100000 --device cuda
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from fewsure.cli.common import Common, parse
+from fewsure.errors import FewsureError, require, require_known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Common):
+    """`fewsure reproduce`."""
+
+    target: str
+    """The experiment."""
+    only: tuple[str, ...] = ()
+    """Methods to run now; all if none is named."""
+    collect: bool = False
+    """Run nothing: write up what is finished in --out."""
+    budget: float = 1.0
+    """Multiplies the number of updates of every training."""
+    seeds: int = 3
+    """Trainings of each entry, with seeds 0, 1, …"""
+    jobs: int = 1
+    """Trainings at a time, each in a process of its own; of methods, those that are named first are finished first."""
+    tasks: int = 1000
+    """Test tasks."""
+    out: Path | None = None
+    """Where the runs and the report go; `runs/TARGET` if none."""
+    results: Path | None = None
+    """Where the list of result objects of one experiment goes; `results.json` in --out if none."""
+    page: Path | None = None
+    """Where they go as a Markdown page; `results.md` in --out if none."""
+    beside: Path | None = None
+    """Results of the same experiment that an earlier --results holds: what they have of entries and seeds that are not
+    finished in --out is written up, too. So a file of results grows as entries are run, here or on other machines."""
+
+
+def main(arguments: list[str]) -> None:
+    """Check everything, then run what is not finished, write it up and print it."""
+    options = parse("reproduce", Options, arguments, __doc__)
+    require(0 < options.budget < float("inf"), "budget", "a number above 0", options.budget)
+    require(options.seeds >= 1, "seeds", "at least 1", options.seeds)
+    require(options.jobs >= 1, "jobs", "at least 1", options.jobs)
+    require(options.tasks >= 2, "tasks", "at least 2", options.tasks)
+    from fewsure.core.devices import find_device
+    from fewsure.report.tables import evaluation_tables
+    from fewsure.report.terminal import print_tables
+    from fewsure.reproduce.run import Reproduction
+    from fewsure.reproduce.targets import SEVERAL, TARGETS
+
+    require_known("target", options.target, [*TARGETS, *SEVERAL])
+    targets = SEVERAL.get(options.target, (options.target,))
+    if len(targets) > 1 and (options.out or options.results or options.page or options.beside):
+        raise FewsureError(
+            f"{options.target} stands for several experiments; give --out, --results, --page and --beside to one of "
+            f"them: {', '.join(targets)}"
+        )
+    device = find_device(options.device)
+    checked = []
+    for target in targets:
+        for entry in options.only:
+            require_known("only", entry, TARGETS[target].entries)
+        out = options.out or Path("runs") / target
+        results, page = options.results or out / "results.json", options.page or out / "results.md"
+        reproduction = Reproduction(target, out, device, options.budget, options.seeds, options.tasks)
+        earlier = reproduction.earlier(options.beside) if options.beside else []
+        entries = () if options.collect else options.only or TARGETS[target].entries
+        reproduction.check(results, earlier, entries)
+        checked.append((reproduction, entries, results, page, earlier))
+    rows = []
+    for reproduction, entries, results, page, earlier in checked:
+        reproduction.run(entries, options.jobs)
+        rows += reproduction.write(results, page, earlier)
+    print(json.dumps(rows)) if options.json else print_tables(evaluation_tables(rows))
