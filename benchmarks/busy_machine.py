@@ -27,7 +27,7 @@ def seconds_per_update() -> float:
 
     experiment = load_preset("quickstart", "simpa", "sine-line")
     meta = experiment.algorithm.init(experiment.model, streams.generator(0, "init"))
-    make_update = MetaUpdate(experiment, meta, Optimiser(meta), torch.device("cpu"))
+    make_update = MetaUpdate(experiment, meta, Optimiser(meta, torch.device("cpu")), torch.device("cpu"))
     for update in range(3):
         make_update(update)
     began, count = time.perf_counter(), 0

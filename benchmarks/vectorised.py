@@ -36,7 +36,7 @@ def seconds(case: Case, *, loop: bool, repeats: int) -> float:
     generator = streams.generator(0, "benchmark")
     meta = algorithm.init(model, generator)
     batch, _ = experiment.data.tasks("train", CPU).sample(tasks, generator)
-    noise = draw_noise(algorithm.noise(model), tasks, generator)
+    noise = draw_noise(algorithm.noise(model, 5, 10), tasks, generator)
     engine, times = Engine(algorithm, model, loop=loop), []
     for _ in range(repeats + 1):
         began = time.perf_counter()

@@ -40,7 +40,7 @@ def meta_batch(algorithm: Algorithm, seed: int = 0) -> tuple:
     generator = streams.generator(seed, "test")
     meta = algorithm.init(MODEL, generator)
     tasks, _ = DATA.sample(TASKS, generator)
-    return meta, tasks, *draw_noise(algorithm.noise(MODEL), TASKS, generator), Stage(torch.tensor(1000), TASKS)
+    return meta, tasks, *draw_noise(algorithm.noise(MODEL, 5, 10), TASKS, generator), Stage(torch.tensor(1000), TASKS)
 
 
 def slope(function: Callable[[Parts], Tensor], at: Parts, direction: Parts, step: float = 1e-5) -> float:

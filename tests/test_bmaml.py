@@ -196,7 +196,7 @@ def test_prediction_is_that_of_the_particles_whatever_number_is_asked_for() -> N
     algorithm = small_bmaml()
     meta, tasks, *_ = meta_batch(algorithm)
     task = take(tasks, 0)
-    assert algorithm.prediction_noise(MODEL, 32) == {}
+    assert algorithm.prediction_noise(MODEL, 32, 5) == {}
     predictions = algorithm.predict(algorithm.adapt(meta, MODEL, task.support, {}), MODEL, task.query.x, {})
     assert predictions.shape == (4, *task.query.y.shape)
     assert predictions.std(0).min() > 0

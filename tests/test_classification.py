@@ -55,19 +55,19 @@ def accuracy_after(algorithm: Algorithm, updates: int) -> float:
     """The mean accuracy on unseen tasks after a short training; chance is 1/3."""
     model = classification(Mlp((2 + NUISANCES, 24, WAYS)), WAYS)
     meta = algorithm.init(model, streams.generator(0, "init"))
-    engine, optimiser = Engine(algorithm, model), Optimiser(meta)
+    engine, optimiser = Engine(algorithm, model), Optimiser(meta, torch.device("cpu"))
     optimiser.set_learning_rate(1e-2)
     for update in range(updates):
         generator = streams.generator(0, "train", update)
         tasks = blobs(8, generator)
-        shared, noise = draw_noise(algorithm.noise(model), 8, generator)
+        shared, noise = draw_noise(algorithm.noise(model, 5, 10), 8, generator)
         gradient, _ = engine.gradient(meta, tasks, shared, noise, Stage(torch.tensor(update), 8))
         optimiser.step(gradient, clip_norm=10.0)
 
     generator = streams.generator(0, "unseen")
     tasks = blobs(100, generator)
-    shared, noise = draw_noise(algorithm.noise(model), 100, generator)
-    prediction_noise = draw_per_task(algorithm.prediction_noise(model, 8), 100, generator)
+    shared, noise = draw_noise(algorithm.noise(model, 5, 10), 100, generator)
+    prediction_noise = draw_per_task(algorithm.prediction_noise(model, 8, 5), 100, generator)
 
     def accuracy(parts: tuple, meta: Parts) -> Tensor:
         task, own, prediction = parts

@@ -54,7 +54,7 @@ def test_when_training_diverges_all_processes_end_with_a_message(found: dict[str
 def test_the_offset_of_the_critic_has_no_gradient_but_rounding() -> None:
     experiment = Experiment(METHODS["simpa"], SineLine(query=6), MlpOptions((5,)), Training(tasks=TASKS), "none")
     meta = experiment.algorithm.init(experiment.model, torch.Generator().manual_seed(0))
-    optimiser = Optimiser(meta)
+    optimiser = Optimiser(meta, torch.device("cpu"))
     MetaUpdate(experiment, meta, optimiser, torch.device("cpu"))(0)
     norms = dict(zip(optimiser.names, optimiser.norms.tolist(), strict=True))
     assert norms.pop(OFFSET) < 1e-6

@@ -140,7 +140,7 @@ def test_what_a_killed_start_left_behind_does_not_stand_in_the_way(tmp_path: Pat
 
 def test_a_run_from_maml_that_was_killed_before_its_first_checkpoint_starts_at_maml(tmp_path: Path) -> None:
     algorithm = Platipus()
-    meta = algorithm.from_maml(Maml().init(EXPERIMENT.model, torch.Generator().manual_seed(5))["weights"])
+    meta = algorithm.from_weights(Maml().init(EXPERIMENT.model, torch.Generator().manual_seed(5))["weights"])
     experiment = dataclasses.replace(EXPERIMENT, algorithm=algorithm, start="maml 0123")
     start_run(tmp_path, experiment, resume=False, meta=meta)
     whole = (tmp_path / "checkpoint.safetensors").read_bytes()
@@ -252,7 +252,7 @@ def test_a_few_bad_updates_are_skipped_counted_and_leave_no_trace(
 
 def test_an_update_never_waits_for_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     meta = Maml().init(EXPERIMENT.model, torch.Generator().manual_seed(0))
-    update = MetaUpdate(EXPERIMENT, meta, Optimiser(meta), CPU)
+    update = MetaUpdate(EXPERIMENT, meta, Optimiser(meta, torch.device("cpu")), CPU)
     update(0)
     with monkeypatch.context() as patch:
         for name in ("item", "tolist", "__bool__", "__float__", "__int__"):
@@ -273,7 +273,7 @@ def test_on_a_gpu_bad_updates_are_skipped_and_counted_without_waiting_for_it(
     experiment = dataclasses.replace(EXPERIMENT, training=Training(updates=30, tasks=3, cuda_graph=recorded))
     initial = Maml().init(experiment.model, torch.Generator().manual_seed(0))
     meta = {part: {name: value.to(device) for name, value in params.items()} for part, params in initial.items()}
-    update = MetaUpdate(experiment, meta, Optimiser(meta), device)
+    update = MetaUpdate(experiment, meta, Optimiser(meta, torch.device("cpu")), device)
     for number in range(10):  # of which one is recorded
         update(number)
     before = torch.cuda.get_sync_debug_mode()

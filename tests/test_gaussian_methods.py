@@ -48,20 +48,26 @@ def one_thread() -> Iterator[None]:
 class Linear:
     """y = X w: the posterior of its weights under Gaussian noise and a Gaussian prior is known."""
 
-    inputs: int
+    columns: int
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        return (self.columns,)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {"weight": (self.inputs, 1)}
+        return {"weight": (self.columns, 1)}
 
     def init(self, generator: torch.Generator) -> Params:
-        return {"weight": torch.randn(self.inputs, 1, generator=generator)}
+        return {"weight": torch.randn(self.columns, 1, generator=generator)}
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         return x @ params["weight"]
 
-    transductive, pixels = False, 0
-    embedding = None
+    def given(self, support: Tensor) -> "Linear":
+        return self
+
+    transductive, maps, modulated, width, embedding = False, None, (), 0, None
 
 
 def sigma_points(weights: int) -> Tensor:
@@ -203,7 +209,7 @@ def problem(algorithm: Abml | Vampire, kind: str) -> tuple[Model, tuple]:
         x, y = torch.randn(TASKS, 11, 2, generator=generator), torch.randint(3, (TASKS, 11), generator=generator)
         batches = [Batch(x[:, :5], y[:, :5]), Batch(x[:, 5:], y[:, 5:])]
     meta = algorithm.init(model, generator)
-    shared, noise = draw_noise(algorithm.noise(model), TASKS, generator)
+    shared, noise = draw_noise(algorithm.noise(model, 5, 10), TASKS, generator)
     return model, (meta, Task(*batches), shared, noise, Stage(torch.tensor(0), TASKS))
 
 
@@ -224,7 +230,11 @@ def test_first_order_meta_gradient_holds_the_inner_gradients_constant(method: Me
     model, (meta, tasks, _, noise, stage) = problem(algorithm, kind)
     task, noise = take((tasks, noise), 0)
     family = GaussianPosterior(model.network)
-    examples = Batch(*(torch.cat(pair) for pair in zip(*task, strict=True))) if method is Abml else task.query
+    examples = (
+        Batch(*(torch.cat(pair) for pair in zip(task.support, task.query, strict=True)))
+        if method is Abml
+        else task.query
+    )
 
     def upper_level(posterior: Parts, prior: Parts) -> Tensor:
         q, p = family.vectors(posterior), family.vectors(prior)

@@ -169,7 +169,7 @@ def compare(
     """Meta-gradients and what is logged, with the kernels, so many tasks at once, and without."""
     init = algorithm.init(model, streams.generator(0, "init"))
     meta = {part: {name: value.to(DEVICE) for name, value in params.items()} for part, params in init.items()}
-    shared, noise = draw_noise(algorithm.noise(model), 3, streams.generator(0, "noise", device=DEVICE))
+    shared, noise = draw_noise(algorithm.noise(model, 5, 10), 3, streams.generator(0, "noise", device=DEVICE))
     arguments = (meta, tasks, shared, noise, Stage(torch.tensor(1000, device=DEVICE), 3))  # past the warm-up
     expected, info = Engine(algorithm, model, fuses=False).gradient(*arguments)
     for user in ("adaptation", "networks", "divergences", "posteriors.implicit"):

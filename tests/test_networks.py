@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.protonet import ProtoNet
@@ -20,7 +21,7 @@ from fewsure.types import Algorithm, Stage
 
 from .helpers import assert_gradient_equals_finite_differences, assert_vectorised_equals_loop
 
-NORMS: tuple[Norm, ...] = ("batch", "instance", "none")
+NORMS: tuple[Norm, ...] = ("batch", "support", "instance", "none")
 
 
 def test_weight_counts_are_the_papers() -> None:
@@ -29,7 +30,7 @@ def test_weight_counts_are_the_papers() -> None:
     assert weight_count(MlpOptions((128, 32)).build((640,), 5)) == 86_341
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("norm", [norm for norm in NORMS if norm != "support"])
 def test_conv4_equals_layers_of_torch(norm: Norm) -> None:
     network = Conv4((3, 20, 24), outputs=5, filters=6, norm=norm)
     params = network.init(streams.generator(0, "test"))
@@ -51,7 +52,7 @@ def test_conv4_equals_layers_of_torch(norm: Norm) -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_only_the_batch_norm_lets_a_prediction_depend_on_the_other_inputs(norm: Norm) -> None:
-    network = Conv4((1, 16, 16), outputs=3, filters=4, norm=norm)
+    network = Conv4((1, 16, 16), outputs=3, filters=4, norm=norm).given(torch.rand(5, 1, 16, 16))
     params = network.init(streams.generator(0, "test"))
     x = torch.rand(6, 1, 16, 16, generator=streams.generator(0, "x"))
     alone, among_others = network(params, x[:2]), network(params, x)[:2]
@@ -67,7 +68,7 @@ def image_batch(algorithm: Algorithm, norm: Norm) -> tuple:
     model = classification(Conv4((1, 16, 16), 3, filters=2, norm=norm), 3)
     tasks, _ = Episodes(pool, way=3, shot=1, query=2).sample(4, generator)
     meta = algorithm.init(model, generator)
-    shared, noise = draw_noise(algorithm.noise(model), 4, generator)
+    shared, noise = draw_noise(algorithm.noise(model, 5, 10), 4, generator)
     return model, (meta, tasks, shared, noise, Stage(torch.tensor(10**6), 4))
 
 
@@ -127,3 +128,56 @@ def test_a_centred_network_sees_each_batch_without_its_mean() -> None:
     torch.testing.assert_close(centred(params, x + 7), centred(params, x))
     torch.testing.assert_close(centred.embedding(params, x), plain.embedding(params, x - x.mean(0)))
     assert (centred.transductive, centred.embedding.transductive, plain.transductive) == (True, True, False)
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_support_norm_normalises_queries_as_batch_norm_with_the_support_sets_running_statistics() -> None:
+    generator = streams.generator(0, "support norm")
+    support, query = (torch.rand(number, 1, 16, 16, generator=generator) for number in (5, 7))
+    network = Conv4((1, 16, 16), outputs=3, filters=4, norm="support").given(support)
+    params = network.init(generator)
+    seen, unseen = support, query
+    for block in range(4):
+        norm = nn.BatchNorm2d(4, affine=False, momentum=1.0)
+        maps = [
+            functional.conv2d(x, params[f"{block}.weight"], params[f"{block}.bias"], padding=1) for x in (seen, unseen)
+        ]
+        seen = norm(maps[0])
+        variances = maps[0].var((0, 2, 3), correction=0)
+        norm.running_var.copy_(variances)  # torch keeps the unbiased one
+        seen, unseen = (functional.max_pool2d(x.relu(), 2) for x in (seen, norm.eval()(maps[1])))
+    torch.testing.assert_close(network.embedding(params, query), unseen.flatten(1))
+    torch.testing.assert_close(network.embedding(params, support), seen.flatten(1))
+    torch.testing.assert_close(network(params, query[:1]), network(params, query)[:1])
+    assert not network.transductive
+
+
+def test_a_support_norm_without_its_support_set_is_refused() -> None:
+    network = Conv4((1, 16, 16), outputs=3, filters=4, norm="support")
+    with pytest.raises(FewsureError, match="to be given the support set"):
+        network(network.init(streams.generator(0, "test")), torch.rand(2, 1, 16, 16))
+
+
+NETWORKS = (Mlp((3, 8, 6, 2)), Conv4((1, 16, 16), outputs=2, filters=4, norm="instance"))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_network_says_what_goes_in_and_how_wide_its_embedding_is(network: Mlp | Conv4) -> None:
+    params = network.init(streams.generator(0, "test"))
+    embedded = network.embedding(params, torch.rand(5, *network.inputs))
+    assert embedded.shape == (5, network.width)
+    assert network.maps in (None, network.inputs)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_modulation_scales_and_shifts_each_hidden_layer(network: Mlp | Conv4) -> None:
+    generator = streams.generator(0, "modulation")
+    params, x = network.init(generator), torch.rand(5, *network.inputs, generator=generator)
+    ones = [(torch.ones(units), torch.zeros(units)) for units in network.modulated]
+    torch.testing.assert_close(network(params, x, ones), network(params, x))
+    scaled = [(torch.full((network.modulated[0],), 3.0), torch.ones(network.modulated[0])), *ones[1:]]
+    assert not torch.allclose(network(params, x, scaled), network(params, x))
+    if isinstance(network, Mlp):
+        by_hand = params | {"0.weight": 3 * params["0.weight"], "0.bias": 3 * params["0.bias"] + 1}
+        torch.testing.assert_close(network(params, x, scaled), network(by_hand, x))

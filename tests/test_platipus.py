@@ -46,7 +46,7 @@ def test_without_noise_and_gamma_and_with_equal_variances_it_equals_maml(first_o
     still = {"prior_lr": 0.0, "inference_lr": 0.0, "prior_std": 0.3, "inference_std": 0.3}
     platipus = Platipus(inner_lr=0.02, inner_steps=3, first_order=first_order, **still)
     meta, tasks, shared, noise, stage = meta_batch(maml)
-    random_start = platipus.from_maml(meta["weights"])
+    random_start = platipus.from_weights(meta["weights"])
     no_noise = {"theta": torch.zeros(TASKS, 16)}
 
     expected, expected_info = Engine(maml, MODEL).gradient(meta, tasks, shared, noise, stage)
@@ -107,7 +107,7 @@ def test_each_predicted_function_is_maml_from_its_own_initialisation() -> None:
     algorithm = small_platipus()
     meta, tasks, *_ = meta_batch(algorithm)
     task = take(tasks, 0)
-    draws = draw_per_task(algorithm.prediction_noise(MODEL, 5), 1, streams.generator(0, "prediction"))
+    draws = draw_per_task(algorithm.prediction_noise(MODEL, 5, 5), 1, streams.generator(0, "prediction"))
     noise = take(draws, 0)
     predictions = algorithm.predict(algorithm.adapt(meta, MODEL, task.support, {}), MODEL, task.query.x, noise)
 
@@ -122,7 +122,7 @@ def test_each_predicted_function_is_maml_from_its_own_initialisation() -> None:
 def test_a_run_of_maml_gives_the_mean_of_the_initialisations() -> None:
     algorithm = small_platipus()
     weights = MODEL.network.init(streams.generator(3, "maml"))
-    start = algorithm.from_maml(weights)
+    start = algorithm.from_weights(weights)
     fresh = algorithm.init(MODEL, streams.generator(3, "maml"))
     assert_close(start, fresh, 0)
     assert_close({"weights": start["weights"]}, {"weights": weights}, 0)

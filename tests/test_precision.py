@@ -41,12 +41,12 @@ def arguments(algorithm: Algorithm, model: Model) -> tuple:
     else:
         x, y = torch.rand(TASKS, 3, 1, 16, 16, generator=generator), torch.arange(3).expand(TASKS, -1)
         tasks = Task(Batch(x, y), Batch(x.flip(1), y.flip(1)))
-    return meta, tasks, *draw_noise(algorithm.noise(model), TASKS, generator), Stage(torch.tensor(1000), TASKS)
+    return meta, tasks, *draw_noise(algorithm.noise(model, 5, 10), TASKS, generator), Stage(torch.tensor(1000), TASKS)
 
 
 def gradient(algorithm: Algorithm, model: Model, wanted: Precision) -> tuple[Parts, dict[str, Tensor]]:
     with precision(wanted):
-        return Engine(algorithm, model, loop=model.network.pixels > 0).gradient(*arguments(algorithm, model))
+        return Engine(algorithm, model, loop=model.network.maps is not None).gradient(*arguments(algorithm, model))
 
 
 def rounded(matrix: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from fewsure.evaluation.evaluate import evaluate
 from fewsure.networks.mlp import MlpOptions
 from fewsure.training.engine import Engine
 from fewsure.training.experiment import DEFAULT_PRESET, Experiment, Training, load_preset, preset_names
-from fewsure.types import Algorithm, Parts, Stage
+from fewsure.types import Parts, Stage
 
 from .helpers import assert_close, write_blobs
 
@@ -45,7 +45,7 @@ def batch(experiment: Experiment) -> tuple:
     generator = streams.generator(0, "protocol")
     meta = experiment.algorithm.init(experiment.model, generator)
     tasks, _ = experiment.data.tasks("train", torch.device("cpu")).sample(TASKS, generator)
-    shared, noise = draw_noise(experiment.algorithm.noise(experiment.model), TASKS, generator)
+    shared, noise = draw_noise(experiment.algorithm.noise(experiment.model, 5, 10), TASKS, generator)
     return meta, tasks, shared, noise, Stage(torch.tensor(10_000), TASKS)
 
 
@@ -68,11 +68,10 @@ def experiment(request: pytest.FixtureRequest, blobs: Path) -> Experiment:
 
 def test_it_is_a_frozen_dataclass_whose_every_option_is_explained(experiment: Experiment) -> None:
     algorithm = experiment.algorithm
-    assert isinstance(algorithm, Algorithm)
     fields = [field.name for field in dataclasses.fields(algorithm)]  # type: ignore[arg-type]
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(algorithm, next(iter(fields), "any"), 0)
-    assert set(fields) == set(field_documents(type(algorithm)))
+    assert set(fields) <= set(field_documents(type(algorithm)))
 
 
 def test_it_has_the_papers_preset_and_the_recommended_one() -> None:
@@ -91,7 +90,7 @@ def test_every_data_set_has_presets_of_both_shots_at_the_papers_settings(data: s
 
 
 def test_protonet_on_regression_is_refused_with_the_reason() -> None:
-    with pytest.raises(FewsureError, match="nearest class mean, but sine-line is regression"):
+    with pytest.raises(FewsureError, match="protonet solves classification alone, but sine-line is regression"):
         Experiment(ProtoNet(), SineLine(), MlpOptions(), Training(), preset="recommended")
 
 
@@ -128,7 +127,7 @@ def test_it_predicts_with_one_and_with_many_samples(experiment: Experiment, samp
     algorithm, model = experiment.algorithm, experiment.model
     meta, tasks, shared, noise, _ = batch(experiment)
     prediction_noise = draw_per_task(
-        algorithm.prediction_noise(model, samples), TASKS, streams.generator(0, "prediction")
+        algorithm.prediction_noise(model, samples, 5), TASKS, streams.generator(0, "prediction")
     )
 
     def predict(parts: tuple, meta: Parts) -> torch.Tensor:

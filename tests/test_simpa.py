@@ -161,8 +161,8 @@ def test_the_semi_implicit_kl_needs_weight_noise() -> None:
 
 def test_without_weight_noise_nothing_else_is_drawn() -> None:
     implicit, noisy = small_simpa(), small_simpa(weight_noise=0.1)
-    assert list(implicit.noise(MODEL).task) == list(implicit.prediction_noise(MODEL, 3)) == ["z"]
-    assert list(noisy.noise(MODEL).task) == list(noisy.prediction_noise(MODEL, 3)) == ["z", "weights"]
+    assert list(implicit.noise(MODEL, 5, 10).task) == list(implicit.prediction_noise(MODEL, 3, 5)) == ["z"]
+    assert list(noisy.noise(MODEL, 5, 10).task) == list(noisy.prediction_noise(MODEL, 3, 5)) == ["z", "weights"]
 
 
 @pytest.mark.usefixtures("float64")

@@ -10,13 +10,14 @@ import torch
 
 from fewsure.algorithms import ALGORITHMS
 from fewsure.algorithms.maml import Maml
+from fewsure.core import streams
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.networks.mlp import MlpOptions
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.loop import train
-from fewsure.training.optimiser import Optimiser
+from fewsure.training.optimiser import Optimiser, optimiser_shapes
 from fewsure.training.runs import Run
 from fewsure.training.schedule import learning_rate
 from fewsure.types import Algorithm
@@ -132,7 +133,7 @@ def test_an_evaluation_whose_predictions_are_no_numbers_is_refused(tmp_path: Pat
 
 def test_an_update_whose_gradient_is_not_finite_is_skipped_and_counted() -> None:
     meta = {"a": {"w": torch.ones(2)}}
-    optimiser = Optimiser(meta)
+    optimiser = Optimiser(meta, torch.device("cpu"))
     optimiser.set_learning_rate(0.1)
     optimiser.step({"a": {"w": torch.tensor([1.0, -1.0])}}, clip_norm=1.0)
     assert bool((meta["a"]["w"] != 1).all())
@@ -214,7 +215,7 @@ def test_the_optimiser_is_adam_and_clips_the_norm_over_all_groups() -> None:
     gradient = {"a": {"w": torch.tensor([3.0, 0.0, 0.0])}, "b": {"w": torch.tensor([4.0])}}
     reference = torch.zeros(4, requires_grad=True)
     adam = torch.optim.Adam([reference])
-    optimiser = Optimiser(meta)
+    optimiser = Optimiser(meta, torch.device("cpu"))
     for lr in (0.1, 0.05):
         optimiser.set_learning_rate(lr)
         norm = optimiser.step({k: {n: v.clone() for n, v in g.items()} for k, g in gradient.items()}, clip_norm=1.0)
@@ -223,3 +224,28 @@ def test_the_optimiser_is_adam_and_clips_the_norm_over_all_groups() -> None:
         adam.param_groups[0]["lr"] = lr
         adam.step()
     torch.testing.assert_close(torch.cat([meta["a"]["w"], meta["b"]["w"]]), reference.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_a_step_is_that_of_torchs_plain_optimiser_and_a_gradient_that_is_not_finite_changes_nothing(name: str) -> None:
+    generator = streams.generator(0, "optimiser")
+    meta = {"weights": {"w": torch.randn(4, 3, generator=generator), "b": torch.randn(3, generator=generator)}}
+    plain = [value.clone() for value in meta["weights"].values()]
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[name]
+    momentum = {"momentum": 0.8} if name == "sgd" else {}
+    reference = kind(plain, lr=0.1, weight_decay=0.2, **momentum)
+    optimiser = Optimiser(meta, torch.device("cpu"), name=name, weight_decay=0.2, momentum=0.8)
+    optimiser.set_learning_rate(0.1)
+    for _ in range(3):
+        gradient = {key: torch.randn(value.shape, generator=generator) for key, value in meta["weights"].items()}
+        optimiser.step({"weights": gradient})
+        for value, leaf in zip(plain, gradient.values(), strict=True):
+            value.grad = leaf
+        reference.step()
+    torch.testing.assert_close(list(meta["weights"].values()), plain)
+    before = {key: value.clone() for key, value in (optimiser.state() | meta["weights"]).items()}
+    optimiser.step({"weights": {key: torch.full_like(value, torch.nan) for key, value in meta["weights"].items()}})
+    after = optimiser.state() | meta["weights"]
+    assert all(torch.equal(value, after[key]) for key, value in before.items())
+    shapes = {key: value.shape for key, value in optimiser.state().items()}
+    assert shapes == optimiser_shapes(meta, name, 0.8)

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from fewsure.algorithms.platipus import Platipus
 from fewsure.certification.freshness import record_data
 from fewsure.core.distributed import any_of, is_first, rank_zero_first
 from fewsure.core.progress import ProgressLine
@@ -77,15 +76,12 @@ def start_at_maml(experiment: Experiment, folder: Path) -> tuple[Experiment, Par
     """The experiment and its meta-parameters, starting at the weights that the MAML run in a folder has learned."""
     maml = Run.open(folder)
     weights = maml.load(torch.device("cpu")).meta.get("weights", {})
-    if not isinstance(experiment.algorithm, Platipus):
-        raise FewsureError(
-            f"expected --from-maml with platipus alone, but got {experiment.algorithm_name}; leave it out"
-        )
+    meta = experiment.algorithm.from_weights(weights)
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     if maml.experiment.algorithm_name != "maml" or shapes != experiment.model.network.shapes:
         raise FewsureError(f"expected --from-maml to be a MAML run of the same network, but {folder} is not")
     digest = hashlib.sha256((folder / "checkpoint.safetensors").read_bytes()).hexdigest()
-    return dataclasses.replace(experiment, start=f"maml {digest[:16]}"), experiment.algorithm.from_maml(weights)
+    return dataclasses.replace(experiment, start=f"maml {digest[:16]}"), meta
 
 
 def train_run(

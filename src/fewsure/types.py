@@ -4,11 +4,13 @@ Everything an algorithm does is written for ONE task as pure functions of tensor
 types with one more leading dimension, which only `fewsure.core.vectorise` ever sees.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from fewsure.errors import FewsureError
 
 Params = dict[str, Tensor]
 """The weights of one network, by name."""
@@ -43,6 +45,8 @@ class Task(NamedTuple):
 
     support: Batch
     query: Batch
+    number: Tensor | None = None
+    """Which one it is () of a finite training set; None where every task is drawn anew."""
 
 
 class Draw(NamedTuple):
@@ -68,9 +72,29 @@ class Stage(NamedTuple):
     """T, the number of tasks in a meta-batch."""
 
 
+Modulation = Sequence[tuple[Tensor, Tensor]]
+"""A scale and a shift for the units of each hidden layer (or the maps of each block), before its activation."""
+
+
 @runtime_checkable
 class Network(Protocol):
     """A function of weights and inputs: hyper-parameters, no state."""
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The shape of one input."""
+
+    @property
+    def width(self) -> int:
+        """Numbers that the embedding has of one input."""
+
+    @property
+    def maps(self) -> tuple[int, int, int] | None:
+        """Channels, height and width of an image that it convolves; None for a network that does not."""
+
+    @property
+    def modulated(self) -> tuple[int, ...]:
+        """Units (or maps) of each hidden layer that a modulation scales and shifts."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -79,7 +103,7 @@ class Network(Protocol):
     def init(self, generator: torch.Generator) -> Params:
         """Draw initial weights."""
 
-    def __call__(self, params: Params, x: Tensor) -> Tensor:
+    def __call__(self, params: Params, x: Tensor, modulation: Modulation | None = None) -> Tensor:
         """Outputs (N, C) of the network with weights `params` at inputs (N, *D)."""
 
     @property
@@ -90,9 +114,8 @@ class Network(Protocol):
     def transductive(self) -> bool:
         """Whether an output depends on the other inputs of its batch."""
 
-    @property
-    def pixels(self) -> int:
-        """Of an image that it convolves, 0 if it does not: many such networks at once are slow on a CPU."""
+    def given(self, support: Tensor) -> "Network":
+        """The network of one task: where its norm takes the statistics of the support set, of these inputs."""
 
 
 PerExample = Callable[[Tensor, Tensor], Tensor]
@@ -100,7 +123,7 @@ PerExample = Callable[[Tensor, Tensor], Tensor]
 
 
 class Model(NamedTuple):
-    """What a task is solved with: a base network and the paper's abstract ℓ."""
+    """The base network that solves a task, and the paper's abstract ℓ."""
 
     network: Network
     loss: PerExample
@@ -110,25 +133,90 @@ class Model(NamedTuple):
     outputs: int
     """C: numbers to predict, or classes to choose from."""
 
+    def given(self, support: Batch) -> "Model":
+        """The model of one task, whose network may normalise by the support set."""
+        return self._replace(network=self.network.given(support.x))
 
-@runtime_checkable
+
+class Mixture(NamedTuple):
+    """A predictive density at each of N points: a mixture of K Gaussians."""
+
+    weights: Tensor
+    """(N, K), each row sums to 1."""
+    means: Tensor
+    """(N, K)."""
+    stds: Tensor
+    """(N, K), above 0; the noise on labels is part of them."""
+
+
 class Algorithm(Protocol):
-    """A meta-learning method. A frozen dataclass of hyper-parameters *is* the algorithm."""
+    """A meta-learning method. A frozen dataclass of hyper-parameters *is* the algorithm; it inherits these defaults."""
+
+    kinds: ClassVar[frozenset[Kind]] = frozenset({"regression", "classification"})
+    """The kinds of tasks that it solves."""
+    any_way: ClassVar[bool] = False
+    """Whether the number of classes of a new task may differ from that of training tasks."""
+    transductive: ClassVar[bool] = False
+    """Whether a prediction depends on the other queries, whatever the network does."""
+    min_support: ClassVar[int] = 1
+    """Support examples that it needs; 0 if it predicts a new task before any example."""
+    min_query: ClassVar[int] = 1
+    """Query examples that a training task needs."""
+    train_train: ClassVar[bool] = False
+    """Whether the upper level learns from support and query examples together."""
+
+    rounds: ClassVar[bool] = False
+    """Whether it has matrices that the precision `bf16` rounds."""
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
-        """Draw the initial meta-parameters."""
+        """Draw the initial meta-parameters; there may be none."""
+        ...
 
-    def noise(self, model: Model) -> NoiseSpec:
-        """The random numbers that `adapt` and `loss` use."""
+    def noise(self, model: Model, support: int, query: int) -> NoiseSpec:
+        """The random numbers that `adapt` and `loss` use, for so many examples."""
+        return NoiseSpec()
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
         """Lower level: the task-specific posterior from a few labelled examples."""
+        ...
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         """Upper level: one scalar whose gradient moves every meta-parameter, and what a person wants to see."""
+        ...
 
-    def prediction_noise(self, model: Model, samples: int) -> Mapping[str, Draw]:
+    def prediction_noise(self, model: Model, samples: int, support: int) -> Mapping[str, Draw]:
         """The random numbers that `predict` uses to draw `samples` functions from a task's posterior."""
+        return {}
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         """Outputs (S, N, C) of S functions from the posterior; a point estimate has S = 1."""
+        ...
+
+    def predictive(self, posterior: Parts, model: Model, x: Tensor) -> Mixture | None:
+        """The density of a label at each input, where the method has one of its own.
+
+        None: the sampled functions are a mixture, and the noise on labels is one number for all points.
+        """
+        return None
+
+    def essentials(self, posterior: Parts) -> Parts:
+        """The parts of a task's posterior that predictions need."""
+        return posterior
+
+    def start(self, meta: Parts, model: Model, noise: Noise) -> Parts:
+        """The posterior of every task before its first step, of which adapting leaves a part as it is."""
+        return meta
+
+    def from_weights(self, weights: Params) -> Parts:
+        """Initial meta-parameters around the weights of a MAML run."""
+        method = type(self).__name__.lower()
+        raise FewsureError(f"expected --from-maml with platipus alone, but got {method}; leave it out")
+
+    def shares_a_layer(self, model: Model) -> bool:
+        """Whether tasks have a large layer in common, and no copies of it."""
+        return False
+
+    @property
+    def differentiates_twice(self) -> bool:
+        """Whether the meta-gradient passes through inner gradients, which fused kernels do not."""
+        return not getattr(self, "first_order", True)

@@ -9,6 +9,7 @@ upper level:   θ minimises the negative ELBO of all m' examples of the task, su
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ class Abml(GaussianMethod):
 
     ℓ is the mean loss of m (or m') examples, and a label's likelihood is proportional to exp(−ℓ/τ).
     """
+
+    train_train: ClassVar[bool] = True
 
     gamma_shape: float = 1.0
     """a₀ of the Gamma hyper-prior on each weight's precision 1/σ_θ²."""

@@ -9,7 +9,6 @@ or the chaser loss:       min over W_0 of 1/M Σ_m ‖w_{K,m} − w_{K+S,m}‖²
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -20,11 +19,11 @@ from fewsure.errors import require
 from fewsure.networks.weights import flatten, unflatten
 from fewsure.posteriors import outputs
 from fewsure.posteriors.particles import stein_direction
-from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Parts, Stage, Task
+from fewsure.types import Algorithm, Batch, Info, Model, Noise, Parts, Stage, Task
 
 
 @dataclass(frozen=True)
-class Bmaml:
+class Bmaml(Algorithm):
     """Bayesian model-agnostic meta-learning (BMAML; Yoon et al., 2018): an ensemble whose members adapt together.
 
     The posterior of a task is a set of particles, each the weights of one network. Stein variational gradient descent
@@ -67,9 +66,6 @@ class Bmaml:
         members = [model.network.init(generator) for _ in range(self.particles)]
         return {"particles": {name: torch.stack([member[name] for member in members]) for name in members[0]}}
 
-    def noise(self, model: Model) -> NoiseSpec:
-        return NoiseSpec()
-
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
         start = flatten(meta["particles"], dims=1)
         particles = self._svgd(start, model, support, self.inner_steps, first_order=self.first_order)
@@ -88,9 +84,6 @@ class Bmaml:
         leader = self._svgd(chaser.detach(), model, union, self.leader_steps, first_order=True)
         distance = (chaser - leader).square().sum(1).mean()
         return distance, info | {"chaser": distance}
-
-    def prediction_noise(self, model: Model, samples: int) -> Mapping[str, Draw]:
-        return {}
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         return outputs(model.network, posterior["particles"], x)

@@ -1,6 +1,5 @@
 """MAML (Finn, Abbeel and Levine, 2017, "Model-agnostic meta-learning for fast adaptation of deep networks")."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,11 +8,11 @@ from torch import Tensor
 from fewsure.core.gradient import descend, require_clip_norm
 from fewsure.errors import require
 from fewsure.posteriors import outputs, stack_one
-from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
+from fewsure.types import Algorithm, Batch, Info, Model, Noise, Params, Parts, Stage, Task
 
 
 @dataclass(frozen=True)
-class Maml:
+class Maml(Algorithm):
     """Model-agnostic meta-learning (Finn et al., 2017): one initialisation from which a few gradient steps go far.
 
     Lower level, k = 1..K, from w_0 = θ:   w_k = w_{k-1} − α ∇ L(support; w_{k-1})
@@ -39,9 +38,6 @@ class Maml:
     def init(self, model: Model, generator: torch.Generator) -> Parts:
         return {"weights": model.network.init(generator)}
 
-    def noise(self, model: Model) -> NoiseSpec:
-        return NoiseSpec()
-
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
         def support_loss(weights: Params) -> Tensor:
             return model.loss(model.network(weights, support.x), support.y).mean()
@@ -57,9 +53,6 @@ class Maml:
         weights = self.adapt(meta, model, task.support, noise)["weights"]
         loss = model.loss(model.network(weights, task.query.x), task.query.y).mean()
         return loss, {"loss": loss}
-
-    def prediction_noise(self, model: Model, samples: int) -> Mapping[str, Draw]:
-        return {}
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         return outputs(model.network, stack_one(posterior["weights"]), x)

@@ -21,11 +21,11 @@ from fewsure.errors import require
 from fewsure.networks.weights import flatten, unflatten, weight_count
 from fewsure.posteriors import outputs
 from fewsure.theory.divergences import gaussian_kl
-from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
+from fewsure.types import Algorithm, Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
 
 
 @dataclass(frozen=True)
-class Platipus:
+class Platipus(Algorithm):
     """Probabilistic model-agnostic meta-learning (PLATIPUS; Finn et al., 2018): MAML from a random initialisation.
 
     A task's functions differ in where their adaptation starts: in a Gaussian around the meta-learned initialisation,
@@ -66,11 +66,9 @@ class Platipus:
         require_clip_norm(self.inner_clip_norm)
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
-        return self.from_maml(model.network.init(generator))
+        return self.from_weights(model.network.init(generator))
 
-    def from_maml(self, weights: Params) -> Parts:
-        """Meta-parameters that start at the weights which a MAML run has learned."""
-
+    def from_weights(self, weights: Params) -> Parts:
         def constant(value: float) -> Params:
             return {name: torch.full_like(tensor, value) for name, tensor in weights.items()}
 
@@ -82,7 +80,7 @@ class Platipus:
             "inference_lr_factor": constant(1.0),
         }
 
-    def noise(self, model: Model) -> NoiseSpec:
+    def noise(self, model: Model, support: int, query: int) -> NoiseSpec:
         return NoiseSpec(task={"theta": Draw((weight_count(model.network),))})
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
@@ -102,7 +100,7 @@ class Platipus:
         spread = {"prior_std": prior_log_std.exp().mean(), "inference_std": log_std.exp().mean()}
         return loss + self.kl_weight * kl, {"loss": loss, "kl": kl} | spread
 
-    def prediction_noise(self, model: Model, samples: int) -> Mapping[str, Draw]:
+    def prediction_noise(self, model: Model, samples: int, support: int) -> Mapping[str, Draw]:
         return {"theta": Draw((samples, weight_count(model.network)))}
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:

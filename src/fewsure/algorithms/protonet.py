@@ -5,18 +5,18 @@ class of a query x:      p(c | x) = softmax over classes of −‖f(x) − μ_c�
 training:                min −ln p(y | x) over the query examples
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Parts, Stage, Task
+from fewsure.types import Algorithm, Batch, Info, Kind, Model, Noise, Parts, Stage, Task
 
 
 @dataclass(frozen=True)
-class ProtoNet:
+class ProtoNet(Algorithm):
     """Prototypical networks (Snell et al., 2017): the nearest class mean in a learned embedding.
 
     The embedding is the base network without its last layer. A task's posterior is its prototypes, so nothing is
@@ -24,11 +24,11 @@ class ProtoNet:
     classification only.
     """
 
+    kinds: ClassVar[frozenset[Kind]] = frozenset({"classification"})
+    any_way: ClassVar[bool] = True
+
     def init(self, model: Model, generator: torch.Generator) -> Parts:
         return {"embedding": model.network.embedding.init(generator)}
-
-    def noise(self, model: Model) -> NoiseSpec:
-        return NoiseSpec()
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
         embedded = model.network.embedding(meta["embedding"], support.x)
@@ -41,9 +41,6 @@ class ProtoNet:
         (logits,) = self.predict(posterior, model, task.query.x, noise)
         loss = model.loss(logits, task.query.y).mean()
         return loss, {"loss": loss}
-
-    def prediction_noise(self, model: Model, samples: int) -> Mapping[str, Draw]:
-        return {}
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         embedded = model.network.embedding(posterior["embedding"], x)

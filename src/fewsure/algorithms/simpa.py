@@ -13,7 +13,7 @@ priors:       p(θ) = N(0, σ_θ² I), p(w) = N(0, σ_w² I)                    
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -28,14 +28,14 @@ from fewsure.posteriors.implicit import ImplicitPosterior, Latent, SampleRequest
 from fewsure.posteriors.mixture import component_losses, merge_components, split_components, split_noise
 from fewsure.theory.divergences import critic_estimate, isotropic_kl, moment_kl, semi_implicit_kl, standardise
 from fewsure.theory.pac_bayes import theorem_1, theorem_2
-from fewsure.types import Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
+from fewsure.types import Algorithm, Batch, Draw, Info, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
 
 MOST_COMPONENTS = 32
 """As many as there are networks that predict: each has a share of them."""
 
 
 @dataclass(frozen=True)
-class Simpa:
+class Simpa(Algorithm):
     """PAC-Bayes meta-learning with implicit task-specific posteriors (SImPa; Nguyen et al.).
 
     A generator turns noise into the weights of a task's network. Adapting to a task moves the generator so that the
@@ -43,6 +43,10 @@ class Simpa:
     PAC-Bayes bound. `--preset paper` has every value as the paper prints it; docs/methods/simpa.md says where and why
     the defaults differ.
     """
+
+    min_support: ClassVar[int] = 2
+    min_query: ClassVar[int] = 2
+    rounds: ClassVar[bool] = True
 
     inner_lr: float = 1e-3
     """Step size of λ in a task."""
@@ -129,7 +133,7 @@ class Simpa:
         meta = {"generator": start}
         return meta | {"critic": self.critic(model).init(generator)} if self.uses_critic else meta
 
-    def noise(self, model: Model) -> NoiseSpec:
+    def noise(self, model: Model, support: int, query: int) -> NoiseSpec:
         posterior, levels = self.posterior(model), self.inner_steps + 1  # the last one is the upper level's
         samples = self._samples
         shared = {"theta": Draw((self.components * self._theta_size(model),))}
@@ -189,7 +193,7 @@ class Simpa:
         info |= component_losses([terms for _, terms in found])
         return torch.stack([objective for objective, _ in found]).mean(), info
 
-    def prediction_noise(self, model: Model, samples: int) -> Mapping[str, Draw]:
+    def prediction_noise(self, model: Model, samples: int, support: int) -> Mapping[str, Draw]:
         posterior = self.posterior(model)
         return {"z": posterior.draw(samples), **posterior.draw_weights(samples)}
 
@@ -237,8 +241,8 @@ class Simpa:
         """λ before the first step, θ, of all components."""
         return merge_components([{"generator": theta} for theta, _ in self._draw_thetas(meta, model, noise)])
 
-    def generators(self, posterior: Parts) -> Parts:
-        """What predictions need of a posterior: its critics have no part in them."""
+    def essentials(self, posterior: Parts) -> Parts:
+        """The generators; predictions do not use the critics."""
         return merge_components(
             [{"generator": component["generator"]} for component in split_components(posterior, self.components)]
         )

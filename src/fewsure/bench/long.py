@@ -24,7 +24,7 @@ def training_curve(precision: str, device: torch.device, updates: int) -> dict[s
     simpa = case("simpa", "sine-line", Simpa(inner_steps=STEPS, first_order=True, train_samples=1, kl_samples=64))
     experiment = simpa.with_options("training", precision=precision, updates=updates).experiment
     meta = initial_meta(experiment, device)
-    make_update = MetaUpdate(experiment, meta, Optimiser(meta), device)
+    make_update = MetaUpdate(experiment, meta, Optimiser(meta, device), device)
     every = max(1, updates // POINTS)
     at, losses, memory = [], [], []
     for update in range(updates):

@@ -41,7 +41,7 @@ def time_updates(case: Case, device: torch.device, seconds: float) -> Timing:
     """Make updates as training does for about so many seconds, after a warm-up."""
     meta = initial_meta(case.experiment, device)
     _forget_memory(device)
-    make_update = MetaUpdate(case.experiment, meta, Optimiser(meta), device)
+    make_update = MetaUpdate(case.experiment, meta, Optimiser(meta, device), device)
     warm_up = WARM_UP if device.type == "cuda" else 1
     return Timing(_median_seconds(make_update, device, seconds, warm_up), _peak_memory(device))
 
@@ -50,9 +50,10 @@ def time_reference(case: Case, device: torch.device, seconds: float) -> Timing:
     """The straightforward program: task after task, kernel by kernel, each task with its own copy of everything."""
     experiment, meta = case.experiment, initial_meta(case.experiment, device)
     algorithm, model, tasks = _dense(experiment.algorithm), experiment.training_model, experiment.training.tasks
-    engine, optimiser = Engine(algorithm, model, chunk_size=1, loop=True, fuses=False), Optimiser(meta)
+    engine, optimiser = Engine(algorithm, model, chunk_size=1, loop=True, fuses=False), Optimiser(meta, device)
     optimiser.set_learning_rate(experiment.training.lr)
-    spec, source = algorithm.noise(model), experiment.data.tasks("train", device)
+    sizes = experiment.data.support_size, experiment.data.query_size
+    spec, source = algorithm.noise(model, *sizes), experiment.data.tasks("train", device)
 
     @precision(experiment.training.precision)
     def make_update(update: int) -> None:
@@ -73,7 +74,8 @@ def operations_of_a_task(case: Case) -> int:
     algorithm, model = experiment.algorithm, experiment.training_model
     generator = streams.generator(0, "operations")
     batch, _ = experiment.data.tasks("train", device).sample(1, generator)
-    shared, noise = draw_noise(algorithm.noise(model), 1, generator)
+    sizes = experiment.data.support_size, experiment.data.query_size
+    shared, noise = draw_noise(algorithm.noise(model, *sizes), 1, generator)
     stage = Stage(torch.tensor(0), experiment.training.tasks)
     with FlopCounterMode(display=False) as counter:
         Engine(algorithm, model, loop=True).gradient(initial_meta(experiment, device), batch, shared, noise, stage)

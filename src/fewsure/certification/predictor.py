@@ -105,8 +105,9 @@ def draws_of(calibration: Calibration, experiment: Experiment) -> Draws:
 
 def _specified(experiment: Experiment, samples: int) -> tuple[Mapping[str, Draw], ...]:
     """What the parts of `Draws` are drawn as."""
-    algorithm, model = experiment.algorithm, experiment.model
-    return *algorithm.noise(model), algorithm.prediction_noise(model, samples)
+    algorithm, model, data = experiment.algorithm, experiment.model, experiment.data
+    spec = algorithm.noise(model, data.support_size, data.query_size)
+    return *spec, algorithm.prediction_noise(model, samples, data.support_size)
 
 
 def with_coverage(

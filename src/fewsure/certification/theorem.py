@@ -113,8 +113,9 @@ def _draw(
     """(a_s, G_s) of one draw of everything in q, on the CPU. A loss that is no number counts as 1."""
     model = experiment.training_model
     family, count = algorithm.posterior(model), experiment.training.tasks
-    shared, noise = draw_noise(algorithm.noise(model), count, generator)
-    own = draw_per_task(algorithm.prediction_noise(model, algorithm.components), count, generator)
+    sizes = experiment.data.support_size, experiment.data.query_size
+    shared, noise = draw_noise(algorithm.noise(model, *sizes), count, generator)
+    own = draw_per_task(algorithm.prediction_noise(model, algorithm.components, sizes[0]), count, generator)
     per_example = model.bounded_loss if algorithm.clip == "bounded" else model.loss
 
     def one_task(parts: tuple[Task, Noise, Noise], meta: Parts) -> tuple[Tensor, Tensor]:
@@ -140,8 +141,9 @@ def _critic(
         return None
     model = experiment.training_model
     family, critic, count = algorithm.posterior(model), algorithm.critic(model), experiment.training.tasks
-    shared, noise = draw_noise(algorithm.noise(model), count, generator)
-    draws = {**algorithm.prediction_noise(model, samples), "prior": Draw((samples, critic.sizes[0]))}
+    sizes = experiment.data.support_size, experiment.data.query_size
+    shared, noise = draw_noise(algorithm.noise(model, *sizes), count, generator)
+    draws = {**algorithm.prediction_noise(model, samples, sizes[0]), "prior": Draw((samples, critic.sizes[0]))}
     own = draw_per_task(draws, count, generator)
 
     def one_task(parts: tuple[Task, Noise, Noise], meta: Parts) -> tuple[Tensor, Tensor]:

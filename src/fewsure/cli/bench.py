@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from fewsure.algorithms.simpa import Simpa
 from fewsure.bench.cases import KINDS, TASKS, Case, headline_cases
 from fewsure.bench.long import PRECISIONS, evaluation_at_scale, training_curve
 from fewsure.bench.page import bench_page, bench_table
@@ -144,7 +143,7 @@ def _work(options: Options, device: torch.device, roof: float) -> list[tuple[str
         for tasks in options.tasks:
             asked = case.with_options("training", tasks=tasks, chunk_size=options.chunk_size)
             for precision in options.precisions:
-                if precision != "bf16" or isinstance(case.experiment.algorithm, Simpa):  # it changes no other method
+                if precision != "bf16" or case.experiment.algorithm.rounds:  # it changes no other method
                     at = asked.with_options("training", precision=precision)
                     measure = partial(_measured, at, asked, device, options, roof, references)
                     work.append(("cases", f"{case.method}, {case.tasks}, T = {tasks}, {precision}", measure))

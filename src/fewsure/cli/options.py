@@ -83,7 +83,10 @@ def first_line(kind: type) -> str:
 def field_documents(kind: type) -> Mapping[str, str]:
     """The string that stands below each field in the source, those of base classes included."""
     documents = {
-        name: text for base in kind.__bases__ if base is not object for name, text in field_documents(base).items()
+        name: text
+        for base in kind.__bases__
+        if dataclasses.is_dataclass(base)
+        for name, text in field_documents(base).items()
     }
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)

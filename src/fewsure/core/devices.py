@@ -74,8 +74,8 @@ def find_device(name: str) -> torch.device:
 
 
 def device_of(meta: Parts) -> torch.device:
-    """Where meta-parameters are."""
-    return next(iter(next(iter(meta.values())).values())).device
+    """Where meta-parameters are; the CPU where there are none."""
+    return next((value.device for params in meta.values() for value in params.values()), torch.device("cpu"))
 
 
 def device_name(device: torch.device) -> str:

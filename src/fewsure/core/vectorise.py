@@ -17,11 +17,21 @@ from fewsure.types import Draw, Network, Noise, NoiseSpec
 def for_each(function: Callable[..., Any], *, loop: bool = False) -> Callable[..., Any]:
     """`function(tree of one task, shared)` → a function of (tree with a leading T, shared) with results stacked."""
 
+    def vectorised(tasks: Any, shared: Any) -> Any:
+        leaves, spec = pytree.tree_flatten(tasks)  # vmap takes tensors alone, and None means that there is none
+
+        def of_tensors(tensors: list[Tensor], shared: Any) -> Any:
+            left = iter(tensors)
+            task = pytree.tree_unflatten([None if leaf is None else next(left) for leaf in leaves], spec)
+            return function(task, shared)
+
+        return torch.func.vmap(of_tensors, in_dims=(0, None))([leaf for leaf in leaves if leaf is not None], shared)
+
     def looped(tasks: Any, shared: Any) -> Any:
         results = [function(take(tasks, index), shared) for index in range(count(tasks))]
         return pytree.tree_map(lambda *leaves: torch.stack(leaves), *results)
 
-    return looped if loop else torch.func.vmap(function, in_dims=(0, None))
+    return looped if loop else vectorised
 
 
 SMALL_IMAGE = 32 * 32
@@ -32,7 +42,10 @@ def better_looped(network: Network, device: torch.device, *, shared_layer: bool 
 
     In training, tasks that share a large layer gain more by passing over it together than small images lose.
     """
-    return device.type == "cpu" and network.pixels > (SMALL_IMAGE if shared_layer else 0)
+    if device.type != "cpu" or network.maps is None:
+        return False
+    _, height, width = network.maps
+    return not shared_layer or height * width > SMALL_IMAGE
 
 
 def count(tree: Any) -> int:
@@ -41,8 +54,8 @@ def count(tree: Any) -> int:
 
 
 def take(tree: Any, index: int | slice) -> Any:
-    """The tasks at `index` of a tree whose leaves have a leading T."""
-    return pytree.tree_map(lambda leaf: leaf[index], tree)
+    """The tasks at `index` of a tree whose leaves have a leading T, or are None."""
+    return pytree.tree_map(lambda leaf: None if leaf is None else leaf[index], tree)
 
 
 def draw_noise(spec: NoiseSpec, tasks: int, generator: torch.Generator) -> tuple[Noise, Noise]:

@@ -237,11 +237,12 @@ def _every_task(
     device = device_of(meta)
 
     def one_task(block: UnseenBlock, meta: Parts) -> dict[str, Tensor]:
-        posterior = algorithm.adapt(meta, model, block.task.support, shared | block.noise)
+        own = model.given(block.task.support)
+        posterior = algorithm.adapt(meta, own, block.task.support, shared | block.noise)
         samples = []
 
         def predict(x: Tensor) -> Tensor:
-            outputs = algorithm.predict(posterior, model, x, block.prediction_noise)
+            outputs = algorithm.predict(posterior, own, x, block.prediction_noise)
             samples.append(len(outputs))
             return temperature_of(experiment).divide(outputs)
 
@@ -278,16 +279,19 @@ def with_noise(
 ) -> UnseenBlock:
     """Tasks with the random numbers of their adaptation, of SAMPLES functions each, and of their scores (`draws`)."""
     algorithm, model = experiment.algorithm, experiment.model
-    tasks = count(drawn[0])
-    _, noise = draw_noise(algorithm.noise(model), tasks, generator)
-    prediction = {**algorithm.prediction_noise(model, SAMPLES), **draws}
+    task = drawn[0]
+    tasks, support, query = count(task), task.support.x.shape[1], task.query.x.shape[1]
+    _, noise = draw_noise(algorithm.noise(model, support, query), tasks, generator)
+    prediction = {**algorithm.prediction_noise(model, SAMPLES, support), **draws}
     return UnseenBlock(*drawn, noise, draw_per_task(prediction, tasks, generator))
 
 
 def shared_noise(experiment: Experiment, seed: int, stream: Split, device: torch.device) -> Noise:
     """What all tasks of an evaluation share (θ)."""
     generator = streams.generator(seed, stream, "shared", device=device)
-    return draw_noise(experiment.algorithm.noise(experiment.model), 0, generator)[0]
+    data = experiment.data
+    spec = experiment.algorithm.noise(experiment.model, data.support_size, data.query_size)
+    return draw_noise(spec, 0, generator)[0]
 
 
 def _fingerprint(task: Task) -> Tensor:

@@ -153,8 +153,10 @@ def adapt(predictor: Predictor, x: Any, y: Any) -> Adapted:
     if experiment.model.kind == "regression":
         targets = predictor.scale.targets(read_targets(y, len(inputs))).unsqueeze(-1)
         counts = (len(inputs),)
-        if experiment.algorithm_name == "simpa" and len(inputs) < 2:
-            raise FewsureError("expected 2 examples or more for simpa, whose bound divides by that number less one")
+        least = experiment.algorithm.min_support
+        if len(inputs) < least:
+            name = experiment.algorithm_name
+            raise FewsureError(f"expected {least} examples or more for {name}, but got {len(inputs)}")
     else:
         labels, targets = read_labels(y)
         if len(targets) != len(inputs):

@@ -32,7 +32,7 @@ from fewsure.evaluation.temperature import temperature_of
 from fewsure.learner.adapted import Adapted
 from fewsure.learner.prediction import ClassPrediction, ValuePrediction
 from fewsure.posteriors import outputs
-from fewsure.types import Network, Params
+from fewsure.types import Modulation, Network, Params
 from fewsure.version import __version__
 
 PACKAGES = ("onnx", "onnxscript")
@@ -147,7 +147,7 @@ def sampled_networks(adapted: Adapted) -> Params | None:
 class _Called:
     """A network that remembers the weights that it was called with at x."""
 
-    pixels = 1
+    maps = (1, 1, 1)
     """Such networks are called one after the other on a CPU, never all at once."""
 
     def __init__(self, network: Network, x: Tensor) -> None:
@@ -155,8 +155,24 @@ class _Called:
         self.weights: list[Params] = []
 
     @property
+    def inputs(self) -> tuple[int, ...]:
+        return self._network.inputs
+
+    @property
+    def width(self) -> int:
+        return self._network.width
+
+    @property
+    def modulated(self) -> tuple[int, ...]:
+        return self._network.modulated
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return self._network.shapes
+
+    def given(self, support: Tensor) -> "_Called":
+        self._network = self._network.given(support)
+        return self
 
     @property
     def embedding(self) -> Network:
@@ -169,10 +185,10 @@ class _Called:
     def init(self, generator: torch.Generator) -> Params:
         return self._network.init(generator)
 
-    def __call__(self, params: Params, x: Tensor) -> Tensor:
+    def __call__(self, params: Params, x: Tensor, modulation: Modulation | None = None) -> Tensor:
         if x is self._x:
             self.weights.append(dict(params))
-        return self._network(params, x)
+        return self._network(params, x, modulation)
 
 
 def _example(adapted: Adapted) -> Tensor:

@@ -10,8 +10,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fewsure.algorithms.protonet import ProtoNet
-from fewsure.algorithms.simpa import Simpa
 from fewsure.certification.predictor import CALIBRATION, Draws, calibration_of, draws_of, load_predictor, new_draws
 from fewsure.core.devices import precision, precision_on_cpu
 from fewsure.data.scaling import Scale
@@ -24,6 +22,8 @@ from fewsure.training.experiment import Experiment
 from fewsure.training.runs import Run
 from fewsure.types import Batch, Model, Noise, Parts
 
+REFERENCE = "reference"
+"""The part of a posterior with the support inputs, where the network normalises by their statistics."""
 SEED = 0
 """Of the random numbers of a run that is not certified; it is `fewsure certify`'s, too, unless another is asked for."""
 
@@ -90,10 +90,8 @@ class Predictor:
         else:
             draws = draws_of(calibration, self.experiment)
         here, algorithm = draws.to(self.device), self.experiment.algorithm
-        start = self.meta
-        if isinstance(algorithm, Simpa):
-            with self._as_evaluated():
-                start = algorithm.start(self.meta, self.experiment.model, here.shared)
+        with self._as_evaluated():
+            start = algorithm.start(self.meta, self.experiment.model, here.shared)
         return State(calibration, here, draws_digest(draws), start)
 
     def model(self, way: int) -> Model:
@@ -101,7 +99,7 @@ class Predictor:
         model = self.experiment.model
         if model.kind == "regression" or way == model.outputs:
             return model
-        if isinstance(self.experiment.algorithm, ProtoNet):
+        if self.experiment.algorithm.any_way:
             return model._replace(outputs=way)  # it ends before the layer with an output per class
         raise FewsureError(
             f"{self.experiment.algorithm_name} ends in one output per class and was trained for {model.outputs} "
@@ -111,11 +109,12 @@ class Predictor:
 
     def adapt(self, model: Model, support: Batch, state: State) -> Parts:
         """What predictions need of a task's posterior. What adapting left as it was is the state's, not a copy."""
-        shared, own, _ = state.draws
+        algorithm, (shared, own, _) = self.experiment.algorithm, state.draws
+        given = model.given(support)
         with self._as_evaluated():
-            posterior = self.experiment.algorithm.adapt(self.meta, model, support, shared | own)
-        if isinstance(self.experiment.algorithm, Simpa):
-            posterior = self.experiment.algorithm.generators(posterior)
+            posterior = algorithm.essentials(algorithm.adapt(self.meta, given, support, shared | own))
+        if given.network is not model.network:
+            posterior = posterior | {REFERENCE: {"x": support.x}}
         return {
             part: {name: _shared(value.detach(), state.start, part, name) for name, value in params.items()}
             for part, params in posterior.items()
@@ -123,8 +122,11 @@ class Predictor:
 
     def outputs(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         """Outputs (S, N, C) of the sampled functions of a task, before they are divided by a temperature."""
+        own = {part: params for part, params in posterior.items() if part != REFERENCE}
+        if REFERENCE in posterior:
+            model = model._replace(network=model.network.given(posterior[REFERENCE]["x"]))
         with self._as_evaluated():
-            return self.experiment.algorithm.predict(posterior, model, x, noise)
+            return self.experiment.algorithm.predict(own, model, x, noise)
 
     @contextmanager
     def _as_evaluated(self) -> Iterator[None]:

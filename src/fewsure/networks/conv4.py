@@ -1,19 +1,21 @@
 """The convolutional base network of the paper."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fewsure.errors import require
+from fewsure.errors import FewsureError, require
 from fewsure.kernels.fused import conv_block, fused_kernels_fit
-from fewsure.networks.weights import uniform_by_fan_in
-from fewsure.types import Params
+from fewsure.networks.weights import modulated, uniform_by_fan_in
+from fewsure.types import Modulation, Params
 
-Norm = Literal["batch", "instance", "none"]
+Norm = Literal["batch", "support", "instance", "none"]
+EPSILON = 1e-5
+"""Added to the variance by which a norm divides."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class Conv4:
 
     The norm has no weights of its own, which is what the paper's weight counts imply. With `batch`, images are
     normalised by the statistics of the batch they come in, in adaptation and in testing: predictions for a query set
-    then depend on the whole of it. `instance` normalises each image by itself.
+    then depend on the whole of it. With `support`, the statistics of the support set normalise both sets. `instance`
+    normalises each image by itself.
 
     >>> from fewsure.networks.weights import weight_count
     >>> weight_count(Conv4((3, 84, 84), outputs=5)), weight_count(Conv4((1, 28, 28), outputs=5))
@@ -35,8 +38,22 @@ class Conv4:
     """Of the linear layer; None for a network that ends before it."""
     filters: int = 32
     norm: Norm = "batch"
+    support: Tensor | None = field(default=None, compare=False, repr=False)
+    """The support images of the task, whose statistics the norm `support` takes; `given` sets them."""
 
     BLOCKS = 4
+
+    @property
+    def inputs(self) -> tuple[int, int, int]:
+        return self.shape
+
+    @property
+    def maps(self) -> tuple[int, int, int]:
+        return self.shape
+
+    @property
+    def modulated(self) -> tuple[int, ...]:
+        return (self.filters,) * self.BLOCKS
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -45,16 +62,19 @@ class Conv4:
             shapes[f"{block}.weight"] = (self.filters, self.filters if block else self.shape[0], 3, 3)
             shapes[f"{block}.bias"] = (self.filters,)
         if self.outputs is not None:
-            shapes[f"{self.BLOCKS}.weight"] = (self._embedded, self.outputs)
+            shapes[f"{self.BLOCKS}.weight"] = (self.width, self.outputs)
             shapes[f"{self.BLOCKS}.bias"] = (self.outputs,)
         return shapes
 
     def init(self, generator: torch.Generator) -> Params:
-        fan_ins = [9 * self.shape[0], *(3 * [9 * self.filters]), self._embedded]
+        fan_ins = [9 * self.shape[0], *(3 * [9 * self.filters]), self.width]
         return uniform_by_fan_in(self.shapes, fan_ins, generator)
 
-    def __call__(self, params: Params, x: Tensor) -> Tensor:
-        x = (self._fused_blocks if self._fuses(x) else self._blocks)(params, x).flatten(1)
+    def __call__(self, params: Params, x: Tensor, modulation: Modulation | None = None) -> Tensor:
+        if modulation is None and self._fuses(x):
+            x = self._fused_blocks(params, x).flatten(1)
+        else:
+            x = self._blocks(params, x, modulation).flatten(1)
         return x if self.outputs is None else x @ params[f"{self.BLOCKS}.weight"] + params[f"{self.BLOCKS}.bias"]
 
     @property
@@ -65,23 +85,30 @@ class Conv4:
     def transductive(self) -> bool:
         return self.norm == "batch"
 
-    @property
-    def pixels(self) -> int:
-        _, height, width = self.shape
-        return height * width
+    def given(self, support: Tensor) -> "Conv4":
+        return dataclasses.replace(self, support=support) if self.norm == "support" else self
 
     @property
-    def _embedded(self) -> int:
-        """Numbers per image before the linear layer."""
+    def width(self) -> int:
         _, height, width = self.shape
         pixels = (height >> self.BLOCKS) * (width >> self.BLOCKS)  # each block halves both, rounding down
         return self.filters * pixels
 
-    def _blocks(self, params: Params, x: Tensor) -> Tensor:
+    def _blocks(self, params: Params, x: Tensor, modulation: Modulation | None) -> Tensor:
+        alone = self.norm != "support" or x is self.support  # the images bring the statistics that they need
+        maps = x if alone else torch.cat([self._support_images, x])
         for block in range(self.BLOCKS):
-            x = functional.conv2d(x, params[f"{block}.weight"], params[f"{block}.bias"], padding=1)
-            x = functional.max_pool2d(self._normalised(x).relu(), 2)
-        return x
+            maps = functional.conv2d(maps, params[f"{block}.weight"], params[f"{block}.bias"], padding=1)
+            maps = self._normalised(maps)
+            maps = maps if modulation is None else modulated(maps, modulation[block])
+            maps = functional.max_pool2d(maps.relu(), 2)
+        return maps if alone else maps[-len(x) :]
+
+    @property
+    def _support_images(self) -> Tensor:
+        if self.support is None:
+            raise FewsureError("expected a network with the norm `support` to be given the support set: call `given`")
+        return self.support
 
     def _fuses(self, x: Tensor) -> bool:
         return self.norm == "batch" and self.filters in (16, 32, 64, 128) and fused_kernels_fit(x)
@@ -97,6 +124,10 @@ class Conv4:
         # Fused norms differentiate twice under vmap only without their affine part, which is absent here.
         if self.norm == "batch":
             return functional.batch_norm(x, None, None, training=True)
+        if self.norm == "support":
+            seen = x[: len(self._support_images)]
+            variance, mean = torch.var_mean(seen, (0, 2, 3), correction=0, keepdim=True)
+            return (x - mean) * (variance + EPSILON).rsqrt()
         return functional.instance_norm(x) if self.norm == "instance" else x
 
 
@@ -108,7 +139,8 @@ class Conv4Options:
     """Filters of each convolution."""
     norm: Norm = "batch"
     """`batch` normalises a query set by its own statistics, so that a prediction depends on the other queries
-    (transductive, as in the paper); `instance` normalises each image by itself; `none` does not."""
+    (transductive, as in the paper); `support` normalises both sets by the statistics of the support set; `instance`
+    normalises each image by itself; `none` does not."""
 
     SMALLEST = 2**Conv4.BLOCKS
 

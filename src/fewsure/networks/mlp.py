@@ -12,8 +12,8 @@ from fewsure.errors import require
 from fewsure.kernels.fused import Activation, fused_kernels_fit
 from fewsure.kernels.fused import layer as fused_layer
 from fewsure.kernels.rounding import ROUNDED
-from fewsure.networks.weights import uniform_by_fan_in
-from fewsure.types import Params
+from fewsure.networks.weights import modulated, uniform_by_fan_in
+from fewsure.types import Modulation, Params
 
 ALIGNED = 8
 """Rows of a matrix product should hold a multiple of so many numbers: GPUs are several times slower otherwise."""
@@ -81,7 +81,23 @@ class Mlp:
         padding = len(params["0.weight"]) - x.shape[-1]
         return functional.pad(x, (0, padding)) if padding else x
 
-    def __call__(self, params: Params, x: Tensor) -> Tensor:
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        return self.sizes[:1]
+
+    @property
+    def width(self) -> int:
+        return self.sizes[-2]
+
+    @property
+    def maps(self) -> None:
+        return None
+
+    @property
+    def modulated(self) -> tuple[int, ...]:
+        return self.sizes[1:-1]
+
+    def __call__(self, params: Params, x: Tensor, modulation: Modulation | None = None) -> Tensor:
         last = len(self.sizes) - 2
         if self.centred:
             expected = "at least 2 examples, which are seen without their mean (or train with --no-centred)"
@@ -90,7 +106,11 @@ class Mlp:
         x = self.padded(params, x)
         for number in range(last + 1):
             activation: Activation = "relu" if number < last else self.last
-            x = layer(self.entering(x, number), params[f"{number}.weight"], params[f"{number}.bias"], activation)
+            weight, bias, entering = params[f"{number}.weight"], params[f"{number}.bias"], self.entering(x, number)
+            if modulation is None or number == last:
+                x = layer(entering, weight, bias, activation)
+            else:
+                x = modulated(layer(entering, weight, bias, "none"), modulation[number]).relu()
         return x
 
     def entering(self, x: Tensor, number: int) -> Tensor:
@@ -120,9 +140,8 @@ class Mlp:
     def transductive(self) -> bool:
         return self.centred
 
-    @property
-    def pixels(self) -> int:
-        return 0
+    def given(self, support: Tensor) -> "Mlp":
+        return self
 
 
 @dataclass(frozen=True)

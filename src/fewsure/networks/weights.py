@@ -34,6 +34,16 @@ def unflatten(network: Network, flat: Tensor) -> Params:
     }
 
 
+def modulated(hidden: Tensor, scale_and_shift: tuple[Tensor, Tensor]) -> Tensor:
+    """scale · hidden + shift for each unit, or each map of an image.
+
+    >>> modulated(torch.tensor([[1.0, 2.0]]), (torch.tensor([2.0, 1.0]), torch.tensor([0.0, 3.0])))
+    tensor([[2., 5.]])
+    """
+    scale, shift = (value.reshape(-1, *[1] * (hidden.dim() - 2)) for value in scale_and_shift)
+    return scale * hidden + shift
+
+
 def uniform_by_fan_in(
     shapes: Mapping[str, tuple[int, ...]], fan_ins: Sequence[int], generator: torch.Generator
 ) -> Params:

@@ -41,8 +41,9 @@ def predict_unseen(experiment: Experiment, meta: Parts, *, tasks: int, seed: int
     shared = shared_noise(experiment, seed, "test", device)
 
     def one_task(block: UnseenBlock, meta: Parts) -> Tensor:
-        posterior = algorithm.adapt(meta, model, block.task.support, shared | block.noise)
-        return algorithm.predict(posterior, model, block.facts["grid"], block.prediction_noise)
+        own = model.given(block.task.support)
+        posterior = algorithm.adapt(meta, own, block.task.support, shared | block.noise)
+        return algorithm.predict(posterior, own, block.facts["grid"], block.prediction_noise)
 
     block = take(unseen_block(experiment, 0, seed, "test", device), slice(0, tasks))
     with torch.no_grad():

@@ -29,8 +29,7 @@ class Engine:
     @classmethod
     def fastest(cls, algorithm: Algorithm, model: Model, device: torch.device, chunk_size: int | None) -> "Engine":
         """Vectorised or looped, whichever is faster for the model on the device."""
-        shares = getattr(algorithm, "shares_a_layer", None)
-        loop = better_looped(model.network, device, shared_layer=shares is not None and shares(model))
+        loop = better_looped(model.network, device, shared_layer=algorithm.shares_a_layer(model))
         return cls(algorithm, model, 1 if loop else chunk_size, loop)
 
     def loss(self, meta: Parts, tasks: Task, shared: Noise, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
@@ -38,7 +37,7 @@ class Engine:
 
         def one_task(task_and_noise: tuple[Task, Noise], meta: Parts) -> tuple[Tensor, Info]:
             task, own = task_and_noise
-            return self.algorithm.loss(meta, self.model, task, shared | own, stage)
+            return self.algorithm.loss(meta, self.model.given(task.support), task, shared | own, stage)
 
         losses, info = for_each(one_task, loop=self.loop)((tasks, noise), meta)
         return losses.mean(), {name: value.mean() for name, value in info.items()}
@@ -56,7 +55,7 @@ class Engine:
             return pytree.tree_map(lambda value: value.detach() if share == 1 else share * value.detach(), found)
 
         add = partial(pytree.tree_map, torch.add)
-        with fused_kernels(allowed=self.fuses and getattr(self.algorithm, "first_order", True)):
+        with fused_kernels(allowed=self.fuses and not self.algorithm.differentiates_twice):
             result = of_chunk(0)
             for first in range(size, total, size):
                 result = add(result, of_chunk(first))

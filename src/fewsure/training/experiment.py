@@ -9,14 +9,13 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from fewsure.algorithms import ALGORITHMS
-from fewsure.algorithms.protonet import ProtoNet
-from fewsure.algorithms.simpa import Simpa
 from fewsure.core.config import from_record, to_record
 from fewsure.core.devices import Precision
 from fewsure.data import DATA, Data
 from fewsure.errors import FewsureError, require, require_known
+from fewsure.training.optimiser import OptimiserName
 from fewsure.training.schedule import Schedule
-from fewsure.types import Algorithm, Model
+from fewsure.types import Algorithm, Kind, Model
 
 DEFAULT_PRESET = "recommended"
 RANDOM_START = "random"
@@ -26,16 +25,24 @@ GROUPS = ("algorithm", "data", "network", "training")
 
 @dataclass(frozen=True)
 class Training:
-    """How the meta-parameters are trained: Adam on the mean of a meta-batch's losses."""
+    """How the meta-parameters are trained: a step of the optimiser on the mean of a meta-batch's losses."""
 
     updates: int = 10_000
-    """Meta-updates."""
+    """Meta-updates; 0 for a method that has nothing to learn."""
     tasks: int = 20
     """T, tasks per meta-update."""
+    optimiser: OptimiserName = "adam"
+    """`adam`, `adamw` (with decoupled weight decay), or `sgd` with momentum."""
     lr: float = 1e-3
-    """Adam's learning rate (its peak)."""
+    """The learning rate (its peak)."""
+    weight_decay: float = 0.0
+    """The share of each meta-parameter, times the learning rate, that a step takes off; `adam` adds it to the gradient
+    instead."""
+    momentum: float = 0.9
+    """Of `sgd`."""
     schedule: Schedule = "cosine"
-    """How the learning rate goes on after its warm-up: falling to 0 along a cosine, or constant."""
+    """How the learning rate goes on after its warm-up: `cosine` and `linear` fall to 0, `step` divides by 10 after a
+    half and three quarters of the updates, `constant` stays."""
     lr_warm_up: int = 0
     """Updates over which the learning rate rises linearly."""
     clip_norm: float | None = 10.0
@@ -52,9 +59,11 @@ class Training:
     depend on it."""
 
     def __post_init__(self) -> None:
-        require(self.updates >= 1, "updates", "at least 1", self.updates)
+        require(self.updates >= 0, "updates", "at least 0", self.updates)
         require(self.tasks >= 2, "tasks", "at least 2", self.tasks)
         require(0 < self.lr < float("inf"), "lr", "a number above 0", self.lr)
+        require(self.weight_decay >= 0, "weight_decay", "at least 0", self.weight_decay)
+        require(0 <= self.momentum < 1, "momentum", "a number in [0, 1)", self.momentum)
         require(self.lr_warm_up >= 0, "lr_warm_up", "at least 0", self.lr_warm_up)
         require(self.clip_norm is None or self.clip_norm > 0, "clip_norm", "a number above 0", self.clip_norm)
         require(self.chunk_size is None or self.chunk_size >= 1, "chunk_size", "at least 1", self.chunk_size)
@@ -75,16 +84,18 @@ class Experiment:
     """Where the meta-parameters start: drawn from the seed, or the checkpoint of another run."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.algorithm, Simpa):
-            for name, count in (("shot", self.data.support_size), ("query", self.data.query_size)):
-                require(count >= 2, name, "at least 2 for simpa, whose bounds divide by that number less one", count)
-        if isinstance(self.algorithm, ProtoNet):
-            if self.data.kind != "classification":
-                _require_classes(self.algorithm_name, self.data_name)
-        elif self.data.training_outputs != self.data.outputs:
+        name, algorithm, data = self.algorithm_name, self.algorithm, self.data
+        sizes = (
+            ("shot", algorithm.min_support, data.support_size),
+            ("query", algorithm.min_query, data.query_size),
+        )
+        for option, least, size in sizes:
+            require(size >= least, option, f"at least {least} for {name}", size)
+        _require_kind(name, self.data_name, data.kind)
+        if not algorithm.any_way and data.training_outputs != self.data.outputs:
             raise FewsureError(
                 f"{self.algorithm_name} ends in one output per class, so expected `train_way` to equal `way`, but got "
-                f"{self.data.training_outputs} and {self.data.outputs}; only protonet can train with another way"
+                f"{self.data.training_outputs} and {self.data.outputs}; {takes_any_way()} can train with another way"
             )
 
     @property
@@ -107,7 +118,8 @@ class Experiment:
     @property
     def transductive(self) -> bool:
         """Whether a prediction depends on the other query points."""
-        return self.model.network.transductive or getattr(self.data, "temperature_exponent", 0.0) != 0.0
+        depends = self.algorithm.transductive or self.model.network.transductive
+        return depends or getattr(self.data, "temperature_exponent", 0.0) != 0.0
 
     def record(self) -> dict[str, Any]:
         """The experiment as JSON values, which `from_values` reads back."""
@@ -153,8 +165,7 @@ def load_preset(name: str, algorithm: str, data: str) -> Experiment:
     """
     require_known("algorithm", algorithm, list(ALGORITHMS))
     require_known("data", data, list(DATA))
-    if ALGORITHMS[algorithm] is ProtoNet:
-        _require_classes(algorithm, data)
+    _require_kind(algorithm, data, DATA[data].data.kind)
     require_known("preset", name, preset_names(data))
     layers = _preset_layers(name, data)
     methods = [method for layer in layers for method in layer if method in ALGORITHMS]
@@ -177,11 +188,17 @@ def preset_names(data: str) -> list[str]:
     return sorted(_preset_files(data))
 
 
-def _require_classes(algorithm: str, data: str) -> None:
-    if DATA[data].data.kind != "classification":
+def takes_any_way() -> str:
+    """The methods whose number of classes may differ between training and testing, in words."""
+    return ", ".join(name for name, kind in ALGORITHMS.items() if kind.any_way)
+
+
+def _require_kind(algorithm: str, data: str, kind: Kind) -> None:
+    kinds = ALGORITHMS[algorithm].kinds
+    if kind not in kinds:
         raise FewsureError(
-            f"{algorithm} classifies by the nearest class mean, but {data} is regression; choose another method, or a "
-            "--data with classes"
+            f"{algorithm} solves {' and '.join(sorted(kinds))} alone, but {data} is {kind}; choose another method, or "
+            "another --data"
         )
 
 

@@ -11,9 +11,8 @@ from fewsure.core.devices import device_name
 from fewsure.core.distributed import any_of, broadcast, rank_zero_first
 from fewsure.errors import Diverged, FewsureError
 from fewsure.training.experiment import RANDOM_START
-from fewsure.training.optimiser import Optimiser
 from fewsure.training.runs import Checkpoint, Run
-from fewsure.training.update import MetaUpdate, Trouble
+from fewsure.training.update import MetaUpdate, Trouble, new_optimiser
 from fewsure.types import Parts
 
 SHOW_EVERY = 0.5
@@ -68,8 +67,17 @@ def train(
     if broadcast(start.update) != start.update:
         raise FewsureError(f"{run.folder} is not the same folder for all processes; put it where all machines see it")
     meta = {part: {name: value.to(device) for name, value in params.items()} for part, params in start.meta.items()}
-    optimiser = Optimiser(meta)
+    options = run.experiment.training
+    if updates and not any(meta.values()):
+        name = run.experiment.algorithm_name
+        raise FewsureError(f"{name} has nothing to learn: expected `updates` to be 0, but got {updates}")
+    optimiser = new_optimiser(meta, options, device)
     optimiser.load(start.optimiser)
+
+    if updates == 0:
+        run.save(Checkpoint(0, meta, {}))
+        run.append_metrics({"update": 0, "device": device_name(device), "seconds": 0.0, "tasks_per_second": 0.0})
+        return meta
 
     def prepare() -> MetaUpdate:
         return MetaUpdate(run.experiment, meta, optimiser, device)

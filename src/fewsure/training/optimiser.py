@@ -1,22 +1,39 @@
-"""Adam on named groups of meta-parameters, with its state as plain tensors that a checkpoint can hold."""
+"""The optimiser of named groups of meta-parameters, with its state as plain tensors that a checkpoint can hold."""
+
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from fewsure.types import Parts
 
+OptimiserName = Literal["adam", "adamw", "sgd"]
+MOMENTS = {"adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
+"""Tensors of each optimiser's state that have the shape of a meta-parameter."""
+
 
 class Optimiser:
     """Updates meta-parameters in place from gradients that are handed to it."""
 
-    def __init__(self, meta: Parts) -> None:
+    def __init__(
+        self,
+        meta: Parts,
+        device: torch.device,
+        *,
+        name: OptimiserName = "adam",
+        weight_decay: float = 0.0,
+        momentum: float = 0.9,
+    ) -> None:
         self._leaves = {f"{part}/{name}": value for part, params in meta.items() for name, value in params.items()}
-        device = next(iter(self._leaves.values())).device
         self._lr = torch.zeros((), device=device)
-        # Fused, Adam passes over the parameters once, and can scale a gradient or leave everything as it is.
-        self._adam = torch.optim.Adam(
-            list(self._leaves.values()), lr=self._lr, fused=True, capturable=device.type == "cuda"
-        )
+        # Fused, an optimiser passes over the parameters once, and can scale a gradient or leave everything as it is.
+        options: dict[str, Any] = {"lr": self._lr, "weight_decay": weight_decay, "fused": True}
+        leaves = list(self._leaves.values()) or [torch.zeros((), device=device)]  # a method may have nothing to learn
+        if name == "sgd":
+            self._torch: torch.optim.Optimizer = torch.optim.SGD(leaves, momentum=momentum, **options)
+        else:
+            kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
+            self._torch = kind(leaves, capturable=device.type == "cuda", **options)
         self._norms = torch.zeros(len(self._leaves), device=device)
 
     def set_learning_rate(self, lr: float) -> None:
@@ -24,7 +41,7 @@ class Optimiser:
         self._lr.fill_(lr)
 
     def step(self, gradient: Parts, clip_norm: float | None = None, sound: Tensor | None = None) -> Tensor:
-        """One step of Adam; the gradient's norm over all groups, before it is scaled down to at most `clip_norm`.
+        """One step; the gradient's norm over all groups, before it is scaled down to at most `clip_norm`.
 
         If the gradient is not finite, or `sound` is false, nothing changes. That is decided on the device, without
         waiting for it.
@@ -36,9 +53,9 @@ class Optimiser:
             leaf.grad = gradients[name].contiguous()
         shrink = torch.ones_like(norm) if clip_norm is None else (norm / clip_norm).clamp(min=1)
         wanted = norm.isfinite() if sound is None else norm.isfinite() & sound
-        self._adam.grad_scale = torch.where(norm.isfinite(), shrink, 1).float()  # type: ignore[attr-defined]
-        self._adam.found_inf = (~wanted).float()  # type: ignore[attr-defined]
-        self._adam.step()
+        self._torch.grad_scale = torch.where(norm.isfinite(), shrink, 1).float()  # type: ignore[attr-defined]
+        self._torch.found_inf = (~wanted).float()  # type: ignore[attr-defined]
+        self._torch.step()
         return norm
 
     @property
@@ -56,21 +73,23 @@ class Optimiser:
         return {
             f"{name}/{moment}": value
             for name, leaf in self._leaves.items()
-            for moment, value in self._adam.state[leaf].items()
+            for moment, value in self._torch.state[leaf].items()
+            if value is not None
         }
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Take up a state that `state` returned."""
         for key, value in state.items():
             name, moment = key.rsplit("/", 1)
-            self._adam.state[self._leaves[name]][moment] = value
+            self._torch.state[self._leaves[name]][moment] = value
 
 
-def optimiser_shapes(meta: Parts) -> dict[str, torch.Size]:
+def optimiser_shapes(meta: Parts, name: OptimiserName, momentum: float) -> dict[str, torch.Size]:
     """The shape of each tensor of an optimiser's state, after its first step on these meta-parameters."""
+    moments = MOMENTS[name] if name != "sgd" or momentum else ()
     shapes: dict[str, torch.Size] = {}
     for part, params in meta.items():
-        for name, value in params.items():
-            moments = {"step": torch.Size(()), "exp_avg": value.shape, "exp_avg_sq": value.shape}
-            shapes |= {f"{part}/{name}/{moment}": shape for moment, shape in moments.items()}
+        for leaf, value in params.items():
+            shapes |= {f"{part}/{leaf}/{moment}": value.shape for moment in moments}
+            shapes |= {f"{part}/{leaf}/step": torch.Size(())} if name != "sgd" else {}
     return shapes

@@ -211,10 +211,14 @@ class Run:
         if (
             update.shape != ()
             or not 0 <= int(update) <= self.experiment.training.updates
-            or (optimiser and {name: value.shape for name, value in optimiser.items()} != optimiser_shapes(meta))
+            or (optimiser and {name: value.shape for name, value in optimiser.items()} != self._optimiser_shapes(meta))
         ):
             raise FewsureError(f"{path}: the number of updates or the optimiser's state is damaged; train the run anew")
         return Checkpoint(int(update), meta, optimiser)
+
+    def _optimiser_shapes(self, meta: Parts) -> dict[str, torch.Size]:
+        options = self.experiment.training
+        return optimiser_shapes(meta, options.optimiser, options.momentum)
 
     def _tensors(self, path: Path, device: torch.device) -> dict[str, Tensor]:
         try:

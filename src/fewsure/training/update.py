@@ -15,10 +15,15 @@ from fewsure.core.devices import precision
 from fewsure.core.distributed import processes, require_enough, share, weighted_sum
 from fewsure.core.vectorise import draw_noise, take
 from fewsure.training.engine import Engine
-from fewsure.training.experiment import Experiment
+from fewsure.training.experiment import Experiment, Training
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.schedule import learning_rate
 from fewsure.types import Parts, Stage
+
+
+def new_optimiser(meta: Parts, options: Training, device: torch.device) -> Optimiser:
+    """The optimiser that the options of a training ask for."""
+    return Optimiser(meta, device, name=options.optimiser, weight_decay=options.weight_decay, momentum=options.momentum)
 
 
 class Trouble(NamedTuple):
@@ -42,7 +47,8 @@ class MetaUpdate:
         self._optimiser = optimiser
         algorithm, model = experiment.algorithm, experiment.training_model
         self._engine = Engine.fastest(algorithm, model, device, experiment.training.chunk_size)
-        self._noise_spec = algorithm.noise(model)
+        data = experiment.data
+        self._noise_spec = algorithm.noise(model, data.support_size, data.query_size)
         self._tasks = experiment.data.tasks("train", device)
         require_enough(experiment.training.tasks)
         self._share = share(experiment.training.tasks)

@@ -19,11 +19,11 @@ from fewsure.core.gradient import require_clip_norm
 from fewsure.errors import require
 from fewsure.posteriors import outputs
 from fewsure.posteriors.gaussian import GaussianPosterior, descend_free_energy
-from fewsure.types import Batch, Draw, Model, Noise, NoiseSpec, Params, Parts
+from fewsure.types import Algorithm, Batch, Draw, Model, Noise, NoiseSpec, Params, Parts
 
 
 @dataclass(frozen=True)
-class GaussianMethod:
+class GaussianMethod(Algorithm):
     """All but the upper level."""
 
     inner_lr: float = 1e-2
@@ -58,7 +58,7 @@ class GaussianMethod:
     def init(self, model: Model, generator: torch.Generator) -> Parts:
         return GaussianPosterior(model.network).init(generator, self.initial_std)
 
-    def noise(self, model: Model) -> NoiseSpec:
+    def noise(self, model: Model, support: int, query: int) -> NoiseSpec:
         levels = self.inner_steps + 1  # the last one is the upper level's
         return NoiseSpec(task={"weights": GaussianPosterior(model.network).draw(levels, self.train_samples)})
 
@@ -66,7 +66,7 @@ class GaussianMethod:
         family = GaussianPosterior(model.network)
         return family.groups(self.optimise_lower_level(family.vectors(meta), model, support, noise))
 
-    def prediction_noise(self, model: Model, samples: int) -> Mapping[str, Draw]:
+    def prediction_noise(self, model: Model, samples: int, support: int) -> Mapping[str, Draw]:
         return {"weights": GaussianPosterior(model.network).draw(samples)}
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
