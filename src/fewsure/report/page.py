@@ -11,7 +11,6 @@ import torch
 
 from fewsure.core.devices import device_of
 from fewsure.core.files import write_atomically
-from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.evaluation.calibrate import calibrated
 from fewsure.report.curves import LoggedRun, learning_curves_drawings
@@ -23,7 +22,7 @@ from fewsure.report.markup import Report, Section, Shown, page
 from fewsure.report.predictions import Predicted, predictions_drawings
 from fewsure.report.tables import setting
 from fewsure.report.ties import best_and_tied, same_tasks
-from fewsure.report.unseen import has_images, predict_unseen, predict_unseen_images
+from fewsure.report.unseen import predict_unseen, predict_unseen_images
 
 DRAWN_TASKS = 4
 LARGEST_PAGE = 5_000_000
@@ -98,10 +97,10 @@ def _predictions(facts: Sequence[RunFacts], name: str, title: str, seed: int, pr
         meta = fact.checkpoint.meta
         try:
             experiment = calibrated(fact.run, device_of(meta))
-            if isinstance(experiment.data, SineLine):  # one variable, and the truth is known
+            if experiment.data.truth_known:
                 unseen = predict_unseen(experiment, meta, tasks=DRAWN_TASKS, seed=seed)
                 predicted.append(Predicted(unseen, fact.style, fact.owner))
-            elif has_images(experiment):
+            elif experiment.data.pictures:
                 seen.append(Samples(predict_unseen_images(experiment, meta, seed=seed), fact.style, fact.owner))
         except (FewsureError, OSError) as error:  # its data may not be here
             problems.append(Problem(fact.run.folder, f"without its predictions: {error}"))

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fewsure.core.devices import device_of
 from fewsure.core.vectorise import for_each, take
-from fewsure.data.classification import Classification
 from fewsure.evaluation.evaluate import UnseenBlock, score_blocks, shared_noise, unseen_block
 from fewsure.evaluation.metrics.scores import class_probabilities
 from fewsure.evaluation.scoring import Predict
@@ -67,16 +66,9 @@ class UnseenImages(NamedTuple):
     """(T, N, way)"""
 
 
-def has_images(experiment: Experiment) -> bool:
-    """Whether the examples of an experiment are pictures."""
-    data = experiment.data
-    return isinstance(data, Classification) and data.pool("test").examples.dtype == torch.uint8
-
-
 def predict_unseen_images(experiment: Experiment, meta: Parts, *, seed: int) -> UnseenImages:
     """Adapt to the first block of tasks that `evaluate` sees with the same seed and device, and predict its queries."""
     data, device = experiment.data, device_of(meta)
-    assert isinstance(data, Classification)
     block = unseen_block(experiment, 0, seed, "test", device)
 
     def probabilities(predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
