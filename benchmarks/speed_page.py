@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fewsure.bench.page import bench_page, markdown
+from fewsure.bench.page import bench_page
 from fewsure.core.files import write_atomically
+from fewsure.report.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -36,7 +37,7 @@ def _on_a_cpu(record: dict[str, Any]) -> list[str]:
         f"Made by `python benchmarks/vectorised.py` in {record['seconds']:,.0f} s with {record['threads']} threads: a",
         "meta-gradient with all tasks at once, and one task after another. `make bench` runs it on your machine.",
         "",
-        *markdown(headers, rows),
+        *markdown_table(headers, rows),
         "",
     ]
 

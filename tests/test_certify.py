@@ -30,8 +30,7 @@ from fewsure.errors import FewsureError
 from fewsure.evaluation.evaluate import unseen_block
 from fewsure.networks.mlp import MlpOptions
 from fewsure.posteriors.mixture import merge_components
-from fewsure.report.certificate_page import BEGIN, END, certificates_section
-from fewsure.report.certificate_table import certificate_table
+from fewsure.report.certificates import BEGIN, END, certificate_text, certificates_section
 from fewsure.theory.conformal import conformal_threshold, residual_scores
 from fewsure.theory.held_out import held_out, split_classes
 from fewsure.theory.pac_bayes import theorem_2
@@ -248,7 +247,7 @@ def test_tasks_on_which_adaptation_diverged_count_as_lost(tmp_path: Path) -> Non
     assert record["held_out"]["diverged"] == 20
     assert record["conformal"] == {"reason": "no sets: adaptation diverged on 20 of 20 tasks"}
     assert not (run.folder / "conformal.safetensors").exists()
-    assert "no sets: adaptation diverged" in certificate_table(record)
+    assert "no sets: adaptation diverged" in certificate_text(record)
 
 
 def test_too_few_tasks_for_alpha_are_said_so(classification: Run) -> None:
@@ -339,7 +338,7 @@ def test_no_reading_of_a_critic_is_shown_as_a_kl(kl: str, tmp_path: Path) -> Non
     for bound in theorem["bounds"]:
         assert not bound["rigorous"]
         assert bound["readings"]["KL[q(w) ‖ p(w)]"]["value"] != theorem["critic"]["value"]
-    lines = certificate_table(record).splitlines()
+    lines = certificate_text(record).splitlines()
     (of_critic,) = (line for line in lines if "critic" in line)
     assert "lower estimate, no KL; no more than ln(m_φ) = 3.00 can be read" in of_critic
     assert not any("≤" in line for line in lines if line.startswith("Theorem 2, "))
@@ -348,7 +347,7 @@ def test_no_reading_of_a_critic_is_shown_as_a_kl(kl: str, tmp_path: Path) -> Non
 def test_a_reading_above_its_ceiling_is_called_noise(tmp_path: Path) -> None:
     record = certify_run(untrained(tmp_path / "run", sine_line(kl="critic")), CPU, Request(tasks=4, bound_samples=5))
     record["theorem_2"]["critic"] |= {"value": 100.0, "reliable": False}
-    assert "can be read, so this is noise" in certificate_table(record)
+    assert "can be read, so this is noise" in certificate_text(record)
 
 
 # The command
@@ -556,7 +555,7 @@ def test_rows_of_a_users_own_are_certified_with_each_group_once(tmp_path: Path) 
     (left_out,) = record["conformal"]["measured"]
     assert (left_out["on"], left_out["tasks"]) == ("each left out", 20)
     assert left_out["coverage"] >= 0.9 - 4 * left_out["error"]
-    assert "20 tasks, each left out in turn" in certificate_table(record)
+    assert "20 tasks, each left out in turn" in certificate_text(record)
     environment = environment_of(run.experiment, "new-tasks", 0, CPU)
     numbers = torch.cat([facts["task"] for _, facts in fresh_blocks(environment.certified, "held-out", 20, 0, CPU)])
     assert sorted(numbers.tolist()) == list(range(20))
@@ -575,7 +574,7 @@ def test_too_few_groups_give_intervals_without_ends_and_say_so(tmp_path: Path) -
     assert record["conformal"]["threshold"] is None
     assert record["conformal"]["vacuous"]
     said = "it needs 9 that are independent of each other, so intervals have no ends; hold out more, or choose a larger"
-    assert said in certificate_table(record)
+    assert said in certificate_text(record)
 
 
 def test_tasks_given_in_python_are_known_by_their_examples(tmp_path: Path) -> None:

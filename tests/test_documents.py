@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fewsure.report.certificate_page import BEGIN, END, certificates_section
+from fewsure.report.certificates import BEGIN, END, certificates_section
 from fewsure.reproduce.page import results_page
 from fewsure.reproduce.results import read_results
 from fewsure.reproduce.targets import TARGETS

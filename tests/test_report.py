@@ -21,24 +21,24 @@ import torch
 
 from fewsure.certification.certify import Request, certify_run
 from fewsure.cli.main import main
-from fewsure.cli.train import _parse_experiment
+from fewsure.cli.train import read_experiment
 from fewsure.errors import FewsureError
 from fewsure.evaluation.calibrate import calibrated
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.evaluation.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
 from fewsure.pipeline import evaluate_run
 from fewsure.report import page as page_module
-from fewsure.report.curves import thinned
+from fewsure.report.comparison import comparison_drawings
 from fewsure.report.drawing import Drawing
-from fewsure.report.figures import OwnedResult, comparison_drawings
+from fewsure.report.evaluation_tables import evaluation_tables
 from fewsure.report.gallery import confident_mistakes
-from fewsure.report.made import train_command
+from fewsure.report.learning_curves import thinned
 from fewsure.report.page import write_report
-from fewsure.report.reference import FIGURE_3, SINE_LINE_5_SHOT, TABLE_1, printed_for
+from fewsure.report.provenance import train_command
+from fewsure.report.reference import SINE_LINE_5_SHOT, TABLE_1, printed_for
+from fewsure.report.significance import best_and_tied
 from fewsure.report.styles import ALGORITHM_COLOURS, SPARE_COLOURS, RunStyle, run_styles
-from fewsure.report.tables import evaluation_tables
-from fewsure.report.ties import best_and_tied
-from fewsure.report.unseen import predict_unseen, predict_unseen_images
+from fewsure.report.unseen_tasks import predict_unseen, predict_unseen_images
 from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
 
@@ -184,13 +184,13 @@ def test_the_papers_numbers_are_those_it_prints() -> None:
         assert ours.name.lower() == algorithm
         for score in ("mse", "ece", "mce"):
             assert getattr(ours, score) == round(printed[score][ours.name], 4)
-        assert ours.reliability == tuple(round(value, 4) for value in printed["reliability"][ours.name])
+        assert ours.observed == tuple(round(value, 4) for value in printed["reliability"][ours.name])
 
 
 @pytest.mark.parametrize("algorithm", SINE_LINE_5_SHOT)
 def test_the_papers_calibration_errors_follow_from_its_reliability(algorithm: str) -> None:
     printed = SINE_LINE_5_SHOT[algorithm]
-    ece, mce = calibration_errors(torch.tensor(printed.reliability, dtype=torch.float64))
+    ece, mce = calibration_errors(torch.tensor(printed.observed, dtype=torch.float64))
     # Both sides are rounded to 4 digits.
     assert float(ece) == pytest.approx(printed.ece, abs=1e-4)
     assert float(mce) == pytest.approx(printed.mce, abs=1e-4)
@@ -200,12 +200,10 @@ def test_the_papers_calibration_errors_follow_from_its_reliability(algorithm: st
 def test_the_papers_figure_3_and_table_1_are_those_it_prints() -> None:
     printed = json.loads(PAPER.read_text())
     calibration = printed["mini_imagenet_calibration"]
-    assert {name.lower() for name in calibration["reliability_5way_1shot"]} == FIGURE_3.keys()
     for name, bins in calibration["reliability_5way_1shot"].items():
         ours = TABLE_1["mini-imagenet", 1][name.lower()]
-        assert ours.bins == FIGURE_3[name.lower()]
-        for column in ("confidence", "accuracy", "weight"):
-            assert getattr(ours.bins, column) == tuple(round(value, 4) for value in bins[column])
+        for column, values in (("confidence", ours.expected), ("accuracy", ours.observed)):
+            assert values == tuple(round(value, 4) for value in bins[column])
         assert (ours.ece, ours.mce) == tuple(round(calibration[error][name], 4) for error in ("ece", "mce"))
     for name, (one_shot, _) in printed["accuracy"]["omniglot/conv4"].items():
         ours = printed_for({"algorithm": name.lower(), "data": "omniglot", "way": 5, "shot": 1})
@@ -429,14 +427,14 @@ def test_the_data_behind_the_figures_are_the_results(written: list[Path], runs: 
     simpa = [line["kl"] for line in runs[0].metrics()]
     assert [float(row["value"]) for row in rows("training_kl") if row["quantity"] == "kl"] == simpa
     printed = [float(row["observed"]) for row in rows("reliability") if row["method"] == "paper: SImPa"]
-    assert tuple(printed) == SINE_LINE_5_SHOT["simpa"].reliability
+    assert tuple(printed) == SINE_LINE_5_SHOT["simpa"].observed
 
 
 @pytest.mark.parametrize(("target", "shown"), [("omniglot", "error"), ("cifar-fs-1shot", "accuracy")])
 def test_where_nearly_all_is_right_bars_show_what_is_wrong(target: str, shown: str) -> None:
     results = json.loads((Path(__file__).resolve().parents[1] / "results" / f"{target}.json").read_text())
-    owned = [OwnedResult(row, RunStyle(row["label"], "#000000"), "") for row in results]
-    scores, *_ = comparison_drawings(target, target, owned)
+    styles = [RunStyle(row["label"], "#000000") for row in results]
+    scores, *_ = comparison_drawings(target, target, results, styles)
     assert scores.name == f"{shown}_{target}"
     assert f"{target}: {shown} on unseen tasks" in scores.caption
     (axes,) = scores.figure.axes
@@ -467,8 +465,10 @@ def test_every_axis_says_what_it_shows_and_in_which_unit(
     runs: list[Run], images: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawings: list[Drawing] = []
-    shown = page_module._shown
-    monkeypatch.setattr(page_module, "_shown", lambda drawing: drawings.append(drawing) or shown(drawing))
+    drawn = page_module.figure
+    monkeypatch.setattr(
+        page_module, "figure", lambda drawing, styles: drawings.append(drawing) or drawn(drawing, styles)
+    )
     report([*runs, *images], tmp_path / "report.html")
     assert len(drawings) >= 16
     units = re.compile(r"probabilit|share of|unit|number|nats|loss|norm|class")
@@ -533,7 +533,7 @@ def test_the_command_on_the_page_makes_the_same_experiment(runs: list[Run], imag
         assert command is not None
         program, name, *arguments = shlex.split(command)
         assert (program, name) == ("fewsure", "train")
-        options, again = _parse_experiment(arguments)
+        options, again = read_experiment(arguments)
         assert again == experiment
         assert options.out == Path("runs/a b")
 

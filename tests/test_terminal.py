@@ -11,8 +11,8 @@ import pytest
 from fewsure.cli.main import main
 from fewsure.evaluation.compare import Compared, compare_runs
 from fewsure.pipeline import evaluate_run
-from fewsure.report.tables import Table, comparison_table, evaluation_tables, training_table
-from fewsure.report.terminal import print_tables
+from fewsure.report.evaluation_tables import comparison_table, evaluation_tables, training_table
+from fewsure.report.tables import Table, print_tables
 from fewsure.training.runs import Run
 
 from .report_runs import CPU, TINY_MAML, TINY_SIMPA, regression_run

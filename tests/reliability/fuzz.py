@@ -47,8 +47,8 @@ from fewsure.features.workflow import load_network, recorded_recipe
 from fewsure.learner import load
 from fewsure.networks.mlp import MlpOptions
 from fewsure.pipeline import evaluate_run, start_run, train_run
-from fewsure.report.certificate_page import read_results
-from fewsure.report.facts import Problem, _certificate
+from fewsure.report.certificates import read_results
+from fewsure.report.runs import Problem, read_certificate
 from fewsure.theory import conformal
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.runs import Run
@@ -405,7 +405,7 @@ def all_readers(place: Path) -> dict[str, Reader]:
     def certificate(content: bytes) -> None:
         (trained.folder / "certificate.json").write_bytes(content)
         problems: list[Problem] = []
-        _certificate(trained, problems)
+        read_certificate(trained, problems)
         if problems:  # which the report shows in place of the certificate
             raise FewsureError(problems[0].says)
 

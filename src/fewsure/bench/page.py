@@ -12,7 +12,7 @@ from fewsure.bench.cases import headline_cases
 from fewsure.bench.scaling import paper_count
 from fewsure.core.files import write_atomically
 from fewsure.report.drawing import WIDTH, figure_png, tidy
-from fewsure.report.tables import in_columns
+from fewsure.report.tables import Table, markdown_table
 
 HEADERS = (
     *("tasks", "method", "precision", "T", "updates/s", "time ÷ MAML's", "tasks/s", "GiB"),
@@ -23,7 +23,7 @@ HEADERS = (
 def bench_table(record: Mapping[str, Any]) -> str:
     """As text."""
     head = f"{record['device']}, torch {record['torch']}, {record['matrix_rate'] / 1e12:.2f} TFLOP/s in a large product"
-    table = in_columns([HEADERS, *_rows(record)], right=lambda column: column >= 3)
+    table = Table("", HEADERS, _rows(record), right=frozenset(range(3, len(HEADERS)))).text()
     more = [_growth_line(curve) for curve in record["scaling"]]
     more += [
         f"simpa under {curve['precision']}: MSE {curve['mse']:.3f}, ECE {curve['ece']:.4f}, NLL {curve['nll']:.2f} "
@@ -52,7 +52,7 @@ def bench_page(record: Mapping[str, Any], page: Path) -> None:
         f"convolutions alone. The peak of all rows is a large product in `tf32`: {record['matrix_rate'] / 1e12:.1f}.",
         "The plain program runs one task after another, kernel by kernel, and copies everything for each task.",
         "",
-        *markdown(HEADERS, _rows(record)),
+        *markdown_table(HEADERS, _rows(record)),
         "",
     ]
     lines += _counted(record["cases"])
@@ -66,7 +66,7 @@ def bench_page(record: Mapping[str, Any], page: Path) -> None:
             "Slopes of ln seconds over ln value: 1 is proportional. The last column is the slope of the count in the",
             "paper's complexity appendix over the same values; it counts work, and a GPU that is not full hides some.",
             "",
-            *markdown(
+            *markdown_table(
                 ("method", "varied", "values", "slope", "the paper's count"),
                 [
                     (
@@ -113,7 +113,7 @@ def _counted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         "same formulas at the settings above, beside the operations and the time that were measured, all relative to",
         "MAML's. It takes a pass over the generator for each example and for each sample of the KL.",
         "",
-        *markdown(("tasks", "method", "precision", "T", "the paper's count", "operations", "time"), found),
+        *markdown_table(("tasks", "method", "precision", "T", "the paper's count", "operations", "time"), found),
         "",
     ]
 
@@ -148,7 +148,7 @@ def _curves(record: Mapping[str, Any], page: Path) -> list[str]:
         "what differs is chance as much as rounding. The training loss is a mean over tasks since the last point;",
         "inner gradients are not limited here, and a task that runs away shows as a peak.",
         "",
-        *markdown(headers, rows),
+        *markdown_table(headers, rows),
         "",
         "![training loss under float32, tf32 and bf16](figures/precision.png)",
         "",
@@ -170,7 +170,7 @@ def _evaluations(record: Mapping[str, Any]) -> list[str]:
         for found in record["evaluations"]
     ]
     headers = ("method", "tasks", "samples", "seconds", "tasks/s", "GiB in use, first shard", "last shard")
-    return ["## Evaluation", "", *markdown(headers, rows), "", ""]
+    return ["## Evaluation", "", *markdown_table(headers, rows), "", ""]
 
 
 def _first_and_last(memory: Sequence[float]) -> list[str]:
@@ -227,11 +227,6 @@ def _growth_line(curve: Mapping[str, Any]) -> str:
         f"{curve['method']}: grows with {curve['varied']} by the power {curve['slope']:.2f} "
         f"(the paper's count: {curve['paper_slope']:.2f})"
     )
-
-
-def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table."""
-    return [f"| {' | '.join(cells)} |" for cells in (headers, ["---"] * len(headers), *rows)]
 
 
 def _scaling_figure(curves: Sequence[Mapping[str, Any]]) -> Figure:

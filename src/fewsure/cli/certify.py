@@ -21,8 +21,7 @@ from fewsure.certification.certify import Request, certify_run
 from fewsure.cli.common import Common, parse_groups
 from fewsure.core.distributed import is_first, process_group
 from fewsure.errors import FewsureError
-from fewsure.report.certificate_page import keep, read_results, require_place
-from fewsure.report.certificate_table import certificate_table
+from fewsure.report.certificates import certificate_text, keep, read_results, require_place
 from fewsure.training.runs import Run
 
 
@@ -55,4 +54,4 @@ def main(arguments: list[str]) -> None:
                 print(f"fewsure: {of}", file=sys.stderr)
             if options.results is not None:
                 keep(record, options.results, options.page)
-            print(json.dumps(record) if options.json else certificate_table(record))
+            print(json.dumps(record) if options.json else certificate_text(record))

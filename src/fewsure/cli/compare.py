@@ -27,8 +27,8 @@ def main(arguments: list[str]) -> None:
     """Compare and print."""
     options = parse("compare", Options, arguments, __doc__)
     from fewsure.evaluation.compare import compare_runs
-    from fewsure.report.tables import comparison_table
-    from fewsure.report.terminal import print_tables
+    from fewsure.report.evaluation_tables import comparison_table
+    from fewsure.report.tables import print_tables
     from fewsure.training.runs import Run
 
     compared = compare_runs([Run.open(folder) for folder in options.runs])

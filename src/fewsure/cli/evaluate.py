@@ -39,8 +39,8 @@ def main(arguments: list[str]) -> None:
     require(options.tasks >= 2, "tasks", "at least 2", options.tasks)
     from fewsure.core.distributed import is_first, process_group
     from fewsure.pipeline import evaluate_run
-    from fewsure.report.tables import evaluation_tables
-    from fewsure.report.terminal import print_tables
+    from fewsure.report.evaluation_tables import evaluation_tables
+    from fewsure.report.tables import print_tables
     from fewsure.training.runs import Run
 
     run = Run.open(options.run)

@@ -41,8 +41,8 @@ def main(arguments: list[str]) -> None:
     options = parse("quickstart", Options, arguments, __doc__)
     require(options.tasks >= 2, "tasks", "at least 2", options.tasks)
     from fewsure.core.devices import find_device
-    from fewsure.report.tables import evaluation_tables
-    from fewsure.report.terminal import print_tables
+    from fewsure.report.evaluation_tables import evaluation_tables
+    from fewsure.report.tables import print_tables
     from fewsure.reproduce.quickstart import quickstart
 
     results = quickstart(options.out, find_device(options.device), tasks=options.tasks, seed=options.seed)

@@ -60,8 +60,8 @@ def main(arguments: list[str]) -> None:
     require(options.jobs >= 1, "jobs", "at least 1", options.jobs)
     require(options.tasks >= 2, "tasks", "at least 2", options.tasks)
     from fewsure.core.devices import find_device
-    from fewsure.report.tables import evaluation_tables
-    from fewsure.report.terminal import print_tables
+    from fewsure.report.evaluation_tables import evaluation_tables
+    from fewsure.report.tables import print_tables
     from fewsure.reproduce.run import Reproduction
     from fewsure.reproduce.targets import SEVERAL, TARGETS
 

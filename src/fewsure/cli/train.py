@@ -24,8 +24,8 @@ from fewsure.data import DATA
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.pipeline import start_at_maml, start_run, train_run
 from fewsure.posteriors.mixture import LAGGING, lagging_components
-from fewsure.report.tables import training_table
-from fewsure.report.terminal import print_tables
+from fewsure.report.evaluation_tables import training_table
+from fewsure.report.tables import print_tables
 from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
 from fewsure.training.runs import Run
 

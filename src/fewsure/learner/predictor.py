@@ -16,6 +16,7 @@ from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
 from fewsure.evaluation.evaluate import SAMPLES
 from fewsure.kernels.fused import fused_kernels
+from fewsure.learner.inputs import scale_of
 from fewsure.theory.conformal import Calibration
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import Run
@@ -63,12 +64,12 @@ class Predictor:
 
     @property
     def scale(self) -> Scale:
-        return self.experiment.data.fitted_scale
+        return scale_of(self.experiment.data)
 
     @property
     def noise_std(self) -> float:
         """Of labels, in the user's unit; 0 for classes."""
-        return self.experiment.data.noise_std or 0.0
+        return float(getattr(self.experiment.data, "noise_std", None) or 0.0)
 
     @property
     def state(self) -> State:

@@ -1,9 +1,10 @@
 """What all figures share. They are matplotlib's Figure objects alone: no window system, no global state.
 
-A `Drawing` is a figure with what the page and the files beside it need: whose each part is, the value at each point,
-and the data behind it.
+A `Drawing` is a figure with what the page and the files beside it need: the owner of each part, the value at each
+point, and the data behind it.
 """
 
+import copy
 import csv
 import io
 import re
@@ -20,22 +21,25 @@ from matplotlib.lines import Line2D
 from fewsure.report.styles import RunStyle
 
 WIDTH = 12.0
-"""Of a figure with several panels side by side, in inches."""
+"""Inches of a figure with several panels side by side."""
 PANEL = 4.8
-"""Width of a figure with one panel, which can be read on a phone, in inches."""
+"""Inches of a figure with one panel, which can be read on a phone."""
 DOTS_PER_INCH = 150
 QUIET = "#666666"
-"""The colour of what is no run's."""
+"""The colour of what belongs to no run."""
 LONGEST_LABEL = 24
 SVG, LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 OWNED = "of:"
-"""What the identifier of a part begins with that belongs to a run."""
+"""The beginning of the identifier of a part that belongs to a run."""
 PAPER = "paper"
-"""The owner of what is the paper's, beside the run that it stands below."""
+"""The owner of the paper's parts, beside the run that they stand below."""
+
+ElementTree.register_namespace("", SVG)
+ElementTree.register_namespace("xlink", LINK)
 
 
 class Point(NamedTuple):
-    """A place in the drawing, in the units of its SVG file, and what is said of it."""
+    """A place in the drawing, in the units of its SVG file, and its text."""
 
     x: float
     y: float
@@ -44,35 +48,31 @@ class Point(NamedTuple):
 
 
 class Drawing:
-    """A figure, whose its parts are, what is said at its points, and the rows of its CSV file."""
+    """A figure, the owners of its parts, the texts at its points, and the rows of its CSV file."""
 
-    def __init__(self, name: str, caption: str, figure: Figure) -> None:
+    def __init__(self, name: str, caption: str, height: float, width: float = PANEL) -> None:
         self.name = name
         """Of its files, without an ending."""
         self.caption = caption
-        self.figure = figure
+        self.figure = Figure(figsize=(width, height), layout="constrained")
         self.rows: list[dict[str, object]] = []
         self._marks: list[tuple[Axes, float, float, str, str]] = []
 
     def own(self, owner: str, *artists: Artist) -> None:
-        """Say whose these parts are, so that the page can hide them."""
+        """Give these parts to an owner, so that the page can hide them."""
         for artist in artists:
             artist.set_gid(OWNED + owner)
 
     def mark(self, axes: Axes, x: float, y: float, owner: str, text: str) -> None:
-        """Say something at a point of a panel."""
+        """Put a text at a point of a panel."""
         self._marks.append((axes, x, y, owner, text))
 
     def record(self, **values: object) -> None:
         """Add a row to the data behind the figure."""
         self.rows.append(values)
 
-    def png(self) -> bytes:
-        """As a PNG file."""
-        return figure_png(self.figure)
-
     def csv(self) -> str:
-        """The data behind the figure, one row for each point; numbers as they are, not rounded."""
+        """The data behind the figure, one row for each point; numbers are not rounded."""
         columns = list(dict.fromkeys(name for row in self.rows for name in row))
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
@@ -81,8 +81,8 @@ class Drawing:
         return text.getvalue()
 
     def svg(self) -> tuple[ElementTree.Element, list[Point]]:
-        """The figure as an SVG element, whose parts say whose they are (`data-of`), and its points."""
-        element = _svg_element(self.figure)
+        """The figure as an SVG element, whose parts name their owner (`data-of`), and its points."""
+        element = _svg_element(self.figure, self.name)
         _, _, width, height = (float(number) for number in element.attrib["viewBox"].split())
         points = []
         for axes, x, y, owner, text in self._marks:
@@ -101,51 +101,47 @@ def figure_png(figure: Figure) -> bytes:
 
 def svg_file(element: ElementTree.Element) -> bytes:
     """An SVG element as a file of its own."""
-    ElementTree.register_namespace("", SVG)
-    ElementTree.register_namespace("xlink", LINK)
     return bytes(ElementTree.tostring(element, encoding="utf-8", xml_declaration=True))
 
 
-def svg_inside_page(element: ElementTree.Element, name: str, colours: Mapping[str, str]) -> str:
-    """An SVG element as HTML holds it: its identifiers begin with `name`, and `colours` are exchanged in its styles."""
-    copy = ElementTree.fromstring(ElementTree.tostring(element))
-
-    def exchanged(style: str) -> str:
-        return re.sub(r"#[0-9a-f]{6}\b", lambda found: colours.get(found[0], found[0]), style)
-
-    for part in copy.iter():
+def svg_inside_page(element: ElementTree.Element, colours: Mapping[str, str]) -> str:
+    """An SVG element as HTML holds it, with `colours` exchanged in its styles."""
+    inside = copy.deepcopy(element)
+    for part in inside.iter():
         part.tag = part.tag.rpartition("}")[2]
-        for attribute, value in list(part.attrib.items()):
-            del part.attrib[attribute]
-            value = re.sub(r"url\(#", f"url(#{name}-", value)
-            if attribute == "id":
-                value = f"{name}-{value}"
-            elif attribute == f"{{{LINK}}}href":
-                attribute, value = "href", f"#{name}-{value[1:]}" if value.startswith("#") else value
-            elif attribute in ("style", "fill", "stroke"):
-                value = exchanged(value)
-            part.attrib[attribute] = value
+        for name in part.attrib.keys() & {"style", "fill", "stroke"}:
+            part.attrib[name] = re.sub(
+                r"#[0-9a-f]{6}\b", lambda found: colours.get(found[0], found[0]), part.attrib[name]
+            )
+        if (link := part.attrib.pop(f"{{{LINK}}}href", None)) is not None:
+            part.attrib["href"] = link
     for size in ("width", "height"):
-        copy.attrib.pop(size, None)
-    return ElementTree.tostring(copy, encoding="unicode")
+        del inside.attrib[size]
+    return ElementTree.tostring(inside, encoding="unicode")
 
 
-def _svg_element(figure: Figure) -> ElementTree.Element:
+def _svg_element(figure: Figure, name: str) -> ElementTree.Element:
+    """The figure as SVG, without what nothing refers to; its identifiers begin with `name`."""
     buffer = io.BytesIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fewsure"}):
         figure.savefig(buffer, format="svg", metadata=nothing)
-    root = ElementTree.fromstring(buffer.getvalue())
+    text = buffer.getvalue().decode()
+    referred = set(re.findall(r'(?:url\(|href=")#([^)"]+)', text))
+    root = ElementTree.fromstring(text)
     for metadata in root.findall(f"{{{SVG}}}metadata"):
         root.remove(metadata)
-    text = buffer.getvalue().decode()
-    referred = set(re.findall(r"url\(#([^)]+)\)", text)) | set(re.findall(r'href="#([^"]+)"', text))
     for part in root.iter():
-        name = part.attrib.get("id", "")
-        if name.startswith(OWNED):
-            part.attrib["data-of"] = name.removeprefix(OWNED)
-        if name not in referred:
-            part.attrib.pop("id", None)
+        identifier = part.attrib.pop("id", "")
+        if identifier.startswith(OWNED):
+            part.attrib["data-of"] = identifier.removeprefix(OWNED)
+        for attribute, value in part.attrib.items():
+            if attribute == f"{{{LINK}}}href" and value.startswith("#"):
+                part.attrib[attribute] = f"#{name}-{value[1:]}"
+            elif "url(#" in value:
+                part.attrib[attribute] = value.replace("url(#", f"url(#{name}-")
+        if identifier in referred:
+            part.attrib["id"] = f"{name}-{identifier}"
     return root
 
 
@@ -178,7 +174,7 @@ def run_handles(styles: Iterable[RunStyle], ending: str = "") -> list[Line2D]:
 
 
 def legend_height(entries: int, columns: int) -> float:
-    """Of a legend below a figure, in inches."""
+    """Inches of a legend below a figure."""
     return 0.2 * -(-entries // columns)
 
 

@@ -1,9 +1,10 @@
-"""From run folders to a report: gather what is known, draw, and write the page and its figures."""
+"""From run folders to a report: read the runs, draw, and write the page and its figures."""
 
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,18 +12,19 @@ import torch
 
 from fewsure.core.devices import device_of
 from fewsure.core.files import write_atomically
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.evaluation.calibrate import calibrated
-from fewsure.report.curves import LoggedRun, learning_curves_drawings
-from fewsure.report.drawing import Drawing, svg_file
-from fewsure.report.facts import Problem, RunFacts, gather
-from fewsure.report.figures import OwnedResult, comparison_drawings
-from fewsure.report.gallery import Samples, gallery_drawings
-from fewsure.report.markup import Report, Section, Shown, page
+from fewsure.report.comparison import comparison_drawings
+from fewsure.report.drawing import Drawing, figure_png, svg_file
+from fewsure.report.evaluation_tables import setting
+from fewsure.report.gallery import Classified, gallery_drawings
+from fewsure.report.html import Figure, Report, Section, figure, report_html
+from fewsure.report.learning_curves import learning_curves_drawings
 from fewsure.report.predictions import Predicted, predictions_drawings
-from fewsure.report.tables import setting
-from fewsure.report.ties import best_and_tied, same_tasks
-from fewsure.report.unseen import predict_unseen, predict_unseen_images
+from fewsure.report.runs import Problem, ReportedRun, noted, read_runs
+from fewsure.report.significance import best_and_tied, same_tasks
+from fewsure.report.unseen_tasks import has_images, predict_unseen, predict_unseen_images
 
 DRAWN_TASKS = 4
 LARGEST_PAGE = 5_000_000
@@ -30,7 +32,7 @@ LARGEST_PAGE = 5_000_000
 
 
 class Written(NamedTuple):
-    """What a report has written, and what it has to say."""
+    """The files of a report, and what is wrong with its runs."""
 
     page: Path
     figures: list[Path]
@@ -50,92 +52,87 @@ def write_report(
         raise FewsureError("expected at least one run to report, but got none")
     if out.is_dir():
         raise FewsureError(f"expected --out to be a file such as report.html, but {out} is a folder")
-    folder = out.with_name(f"{out.stem}_files")
-    with _writing(out):  # what can go wrong with `out` goes wrong before a long evaluation
-        folder.mkdir(parents=True, exist_ok=True)
-    facts, problems = gather(folders, device, tasks=tasks, seed=seed, quiet=quiet)
-    if not facts:
+    files = out.with_name(f"{out.stem}_files")
+    with _writing(out):  # a wrong `out` is refused before a long evaluation
+        files.mkdir(parents=True, exist_ok=True)
+    runs, problems = read_runs(folders, device, tasks=tasks, seed=seed, quiet=quiet)
+    if not runs:
         with suppress(OSError):  # earlier figures stay
-            folder.rmdir()
+            files.rmdir()
         raise FewsureError("; ".join(problem.says.removeprefix("left out: ") for problem in problems))
-    sections = [_section(group, seed, problems) for group in _by_setting(facts)]
     command = shlex.join(["fewsure", "report", *map(str, folders), "--out", str(out), "--seed", str(seed)])
-    report = Report(sections, problems, command, folder.name)
-    text = _small_enough(report)
+    report = Report(draw_sections(runs, seed, problems), problems, command, files.name)
     with _writing(out):
-        files = [path for shown in _all_shown(report) for path in _write_figure(folder, shown)]
-        write_atomically(out, text)
-    return Written(out, files, problems)
+        figures = [path for figure in report.figures for path in _write_figure(files, figure)]
+        write_atomically(out, small_enough(report))
+    return Written(out, figures, problems)
 
 
-def _by_setting(facts: Sequence[RunFacts]) -> list[list[RunFacts]]:
-    """The runs of each kind of task."""
-    groups: dict[str, list[RunFacts]] = {}
-    for fact in facts:
-        groups.setdefault(setting(fact.result), []).append(fact)
-    return list(groups.values())
+def draw_sections(runs: Sequence[ReportedRun], seed: int, problems: list[Problem]) -> list[Section]:
+    """A section for each kind of task, in the order in which they come first; draws all figures."""
+    settings = list(dict.fromkeys(setting(run.result) for run in runs))
+    ordered = sorted(runs, key=lambda run: settings.index(setting(run.result)))
+    groups = groupby(ordered, key=lambda run: setting(run.result))
+    return [_section(title, list(group), seed, problems) for title, group in groups]
 
 
-def _section(facts: Sequence[RunFacts], seed: int, problems: list[Problem]) -> Section:
-    """What is shown of runs on one kind of task: how they compare, and what they predict where that can be drawn."""
-    title = setting(facts[0].result)
+def _section(title: str, runs: Sequence[ReportedRun], seed: int, problems: list[Problem]) -> Section:
+    """How runs on one kind of task compare, and their predictions where these can be drawn."""
     name = re.sub(r"\W+", "_", title)
-    results, records = [fact.result for fact in facts], [fact.records for fact in facts]
-    known = [record for record in records if record is not None]
-    paired = len(facts) > 1 and same_tasks(results, records)
-    drawings = comparison_drawings(name, title, [OwnedResult(fact.result, fact.style, fact.owner) for fact in facts])
-    drawings += _predictions(facts, name, title, seed, problems)
-    marked = best_and_tied(results, known) if paired else None
-    logged = [LoggedRun(fact.metrics, fact.style, fact.owner) for fact in facts]
-    training = learning_curves_drawings(name, title, logged)
-    return Section(title, facts, marked, list(map(_shown, drawings)), list(map(_shown, training)))
+    results, styles = [run.result for run in runs], [run.style for run in runs]
+    drawings = [*comparison_drawings(name, title, results, styles), *_predictions(runs, name, title, seed, problems)]
+    training = learning_curves_drawings(name, title, [(run.style, run.metrics) for run in runs])
+    figures, curves = ([figure(drawing, styles) for drawing in group] for group in (drawings, training))
+    return Section(title, runs, _best(runs), figures, curves)
 
 
-def _predictions(facts: Sequence[RunFacts], name: str, title: str, seed: int, problems: list[Problem]) -> list[Drawing]:
-    predicted, seen = [], []
-    for fact in facts:
-        meta = fact.checkpoint.meta
-        try:
-            experiment = calibrated(fact.run, device_of(meta))
-            if experiment.data.truth_known:
-                unseen = predict_unseen(experiment, meta, tasks=DRAWN_TASKS, seed=seed)
-                predicted.append(Predicted(unseen, fact.style, fact.owner))
-            elif experiment.data.pictures:
-                seen.append(Samples(predict_unseen_images(experiment, meta, seed=seed), fact.style, fact.owner))
-        except (FewsureError, OSError) as error:  # its data may not be here
-            problems.append(Problem(fact.run.folder, f"without its predictions: {error}"))
-    drawings = predictions_drawings(name, title, predicted) if predicted else []
-    return drawings + (gallery_drawings(name, title, seen) if seen else [])
+def _best(runs: Sequence[ReportedRun]) -> dict[str, set[str]] | None:
+    """A run's owner → its best scores; nothing is best of one, and None where the tasks differ."""
+    results, records = [run.result for run in runs], [run.records for run in runs if run.records is not None]
+    if len(runs) == 1:
+        return {}
+    if len(records) < len(runs) or not same_tasks(results, records):
+        return None
+    return {run.style.owner: best for run, best in zip(runs, best_and_tied(results, records), strict=True)}
 
 
-def _shown(drawing: Drawing) -> Shown:
-    return Shown(drawing, *drawing.svg())
+def _predictions(
+    runs: Sequence[ReportedRun], name: str, title: str, seed: int, problems: list[Problem]
+) -> list[Drawing]:
+    predicted: list[Predicted] = []
+    classified: list[Classified] = []
+    for run in runs:
+        meta = run.checkpoint.meta
+        with noted(problems, run.run.folder, "without its predictions"):  # its data may not be here
+            experiment = calibrated(run.run, device_of(meta))
+            if isinstance(experiment.data, SineLine):  # one variable, and the truth is known
+                predicted.append((run.style, predict_unseen(experiment, meta, tasks=DRAWN_TASKS, seed=seed)))
+            elif has_images(experiment):
+                classified.append((run.style, predict_unseen_images(experiment, meta, seed=seed)))
+    drawings = predictions_drawings(name, title, predicted)
+    return drawings + (gallery_drawings(name, title, classified) if classified else [])
 
 
-def _all_shown(report: Report) -> list[Shown]:
-    return [shown for section in report.sections for shown in (*section.figures, *section.training)]
+def _write_figure(folder: Path, figure: Figure) -> list[Path]:
+    drawing = figure.drawing
+    files: dict[str, bytes | str] = {
+        "png": figure_png(drawing.figure),
+        "svg": svg_file(figure.element),
+        "csv": drawing.csv(),
+    }
+    for ending, content in files.items():
+        write_atomically(folder / f"{drawing.name}.{ending}", content)
+    return [folder / f"{drawing.name}.{ending}" for ending in files]
 
 
-def _write_figure(folder: Path, shown: Shown) -> list[Path]:
-    drawing = shown.drawing
-    contents: dict[str, bytes | str] = {"png": drawing.png(), "svg": svg_file(shown.element), "csv": drawing.csv()}
-    paths = []
-    for ending, content in contents.items():
-        paths.append(folder / f"{drawing.name}.{ending}")
-        write_atomically(paths[-1], content)
-    return paths
-
-
-def _small_enough(report: Report) -> str:
+def small_enough(report: Report) -> str:
     """The page, without its largest figures if there is no room for them."""
-    text = page(report)
-    names = [shown.drawing.name for shown in _all_shown(report)]
-    without: frozenset[str] = frozenset()
-    while len(text.encode()) > LARGEST_PAGE and len(without) < len(names):
-        parts = {name: text.split(f'<figure id="{name}"')[-1].split("</figure>")[0] for name in names}
-        largest = max((name for name in names if name not in without), key=lambda name: len(parts[name]))
-        without |= {largest}
-        text = page(report, without=without)
+    by_size = sorted(report.figures, key=lambda figure: len(figure.picture) + len(figure.points))
+    left_out: set[str] = set()
+    text = report_html(report)
+    while len(text.encode()) > LARGEST_PAGE and by_size:
+        left_out.add(by_size.pop().drawing.name)
+        text = report_html(report, left_out=left_out)
     return text
 
 

@@ -7,10 +7,18 @@ from typing import NamedTuple
 
 
 class RunStyle(NamedTuple):
-    """A name that no other run of the report has, and a colour."""
+    """How a run is drawn."""
 
     label: str
+    """A name that no other run of the report has."""
     colour: str
+    owner: str = ""
+    """The run's number in the report, by which the page knows its parts."""
+
+    @property
+    def on_dark(self) -> str:
+        """The colour on a dark page: a lighter one where its own could not be seen."""
+        return DARK_GROUND.get(self.colour, self.colour)
 
 
 # Okabe and Ito's palette, which people with any kind of colour vision can tell apart. Its black is the truth's, and its
@@ -48,7 +56,8 @@ def run_styles(algorithms: Sequence[str], folders: Sequence[Path]) -> list[RunSt
         for algorithm, folder in zip(algorithms, folders, strict=True)
     ]
     labels = [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
-    return [RunStyle(label, colour) for label, colour in zip(labels, _colours(algorithms), strict=True)]
+    colours = _colours(algorithms)
+    return [RunStyle(label, colours[number], str(number)) for number, label in enumerate(labels)]
 
 
 def display_name(algorithm: str) -> str:

@@ -6,7 +6,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fewsure.evaluation.temperature import Temperature
-from fewsure.report.reference import Printed, PrintedAccuracy, printed_for
+from fewsure.report.reference import printed_for
 from fewsure.report.styles import display_name
 from fewsure.reproduce.targets import TARGETS, Target, read_trials
 
@@ -296,9 +296,9 @@ def _entry_row(name: str, rows: Sequence[Row], score: str) -> tuple[str, ...]:
 def _paper(name: str, row: Row) -> str:
     """What the paper prints for the method."""
     printed = printed_for(row)
-    if isinstance(printed, Printed):
+    if printed and printed.mse is not None:
         return f"{printed.mse:.2f} / {printed.ece:.3f} / {printed.mce:.3f}"
-    if isinstance(printed, PrintedAccuracy):
+    if printed:
         errors = " / ".join("–" if error is None else f"{error:.4f}" for error in (printed.ece, printed.mce))
         return f"{printed.accuracy:.4f} / {errors}"
     return "–"

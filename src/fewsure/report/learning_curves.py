@@ -1,15 +1,14 @@
-"""Learning curves: what runs logged while they were trained."""
+"""Learning curves: the numbers that runs logged while they were trained."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-from fewsure.report.drawing import PANEL, QUIET, Drawing, legend_below, legend_height, run_handles, tidy
+from fewsure.report.drawing import QUIET, Drawing, legend_below, legend_height, run_handles, tidy
 from fewsure.report.styles import RunStyle
 
 MOST_POINTS = 300
@@ -18,13 +17,8 @@ MOST_POINTS = 300
 VERY_UNEQUAL = 30.0
 """Curves whose largest values differ by more than this factor are drawn on a logarithmic scale."""
 
-
-class LoggedRun(NamedTuple):
-    """The logged lines of a run, how it is drawn, and its number in the report."""
-
-    lines: Sequence[Mapping[str, Any]]
-    style: RunStyle
-    owner: str
+Logged = Sequence[Mapping[str, Any]]
+"""The logged lines of a run."""
 
 
 class Curve(NamedTuple):
@@ -46,18 +40,19 @@ class Panel(NamedTuple):
     curves: Mapping[str, Curve]
     """By the name they are logged under."""
     note: str = ""
-    """Said where an estimated bound is among the runs."""
+    """Added to the caption where an estimated bound is among the runs."""
 
-    @property
-    def says(self) -> str:
-        return f"{self.title[0].lower()}{self.title[1:]}" if self.title[1].islower() else self.title
+    def points(self, lines: Logged, name: str) -> list[tuple[int, float]]:
+        """(update, value) of the logged lines that have a number which the panel can show."""
+        found = [(int(line["update"]), float(line[name])) for line in lines if name in line]
+        return [point for point in found if self.scale == "linear" or point[1] > 0]
 
 
 PANELS = (
-    Panel("loss", "Training loss", "loss on query sets", "log", {"loss": Curve("loss")}),
+    Panel("loss", "training loss", "loss on query sets", "log", {"loss": Curve("loss")}),
     Panel(
         "bound",
-        "Bound (an estimate) and its terms",
+        "bound (an estimate) and its terms",
         "bounded loss (above 1: vacuous)",
         "log",
         {
@@ -79,44 +74,38 @@ PANELS = (
     ),
     Panel(
         "validation",
-        "Score on validation tasks",
+        "score on validation tasks",
         "NLL (nats per query point)",
         "linear",
         {"validation_nll": Curve("NLL")},
     ),
-    Panel("gradient", "Meta-gradient", "norm before clipping", "log", {"gradient_norm": Curve("norm")}),
+    Panel("gradient", "meta-gradient", "norm before clipping", "log", {"gradient_norm": Curve("norm")}),
 )
 
 
-def learning_curves_drawings(name: str, title: str, runs: Sequence[LoggedRun]) -> list[Drawing]:
-    """Loss, terms of the bound, KL and gradient norm against updates; what no run has logged is left out."""
+def learning_curves_drawings(name: str, title: str, runs: Sequence[tuple[RunStyle, Logged]]) -> list[Drawing]:
+    """Loss, terms of the bound, KL and gradient norm against updates; a panel that no run has logged is left out."""
     drawings = []
-    estimated = any("bound" in line for run in runs for line in run.lines)
+    estimated = any("bound" in line for _, lines in runs for line in lines)
     for panel in PANELS:
-        logged = [run for run in runs if _has(run, panel)]
+        logged = [(style, lines) for style, lines in runs if any(panel.points(lines, name) for name in panel.curves)]
         if logged:
             caption = (
-                f"{title}: {panel.says} over training, as logged; each point is a mean over the updates since the last "
-                f"one.{panel.note if estimated else ''}"
+                f"{title}: {panel.title} over training, as logged; each point is a mean over the updates since the "
+                f"last one.{panel.note if estimated else ''}"
             )
             height = 3.4 + legend_height(len(logged) + len(panel.curves), 3)
-            figure = Figure(figsize=(PANEL, height), layout="constrained")
-            drawing = Drawing(f"training_{panel.name}_{name}", caption, figure)
-            kinds = _draw_panel(figure.add_subplot(), drawing, panel, logged)
-            legend_below(figure, [*run_handles(run.style for run in logged), *kinds], columns=3)
+            drawing = Drawing(f"training_{panel.name}_{name}", caption, height)
+            kinds = _draw_panel(drawing.figure.add_subplot(), drawing, panel, logged)
+            legend_below(drawing.figure, [*run_handles(style for style, _ in logged), *kinds], columns=3)
             drawings.append(drawing)
     return drawings
-
-
-def _has(run: LoggedRun, panel: Panel) -> bool:
-    """Whether a run has logged a number that the panel can show."""
-    return any(line[name] > 0 or panel.scale == "linear" for line in run.lines for name in panel.curves.keys() & line)
 
 
 def thinned(values: Sequence[float], most: int = MOST_POINTS) -> list[int]:
     """The positions of at most `most` of the values: the ends, and the lowest and highest of each stretch between.
 
-    So what is drawn are values that were logged, and no spike is lost.
+    Every drawn value was logged, and no spike is lost.
 
     >>> thinned([0.0, 5.0, 1.0, 2.0, 9.0, 3.0, 0.0], most=6)
     [0, 1, 2, 3, 4, 6]
@@ -132,56 +121,51 @@ def thinned(values: Sequence[float], most: int = MOST_POINTS) -> list[int]:
     return sorted(kept)
 
 
-def _draw_panel(axes: Axes, drawing: Drawing, panel: Panel, runs: Sequence[LoggedRun]) -> list[Line2D]:
-    """Draw the curves; what the legend says of kinds of lines, where there are several."""
-    drawn, largest = {}, []
-    for run in runs:
-        for name, curve in panel.curves.items():
-            points = [(int(line["update"]), float(line[name])) for line in run.lines if name in line]
-            points = [point for point in points if panel.scale == "linear" or point[1] > 0]
-            if points:
-                drawn[name] = curve
-                largest.append(max(abs(value) for _, value in points))
-                _draw_curve(axes, drawing, run, (name, curve), points)
+def _draw_panel(axes: Axes, drawing: Drawing, panel: Panel, runs: Sequence[tuple[RunStyle, Logged]]) -> list[Line2D]:
+    """Draw the curves. Returns the legend's entries for kinds of lines, where there are several."""
+    kinds, largest = [], []
+    for name, curve in panel.curves.items():
+        drawn = [(style, points) for style, lines in runs if (points := panel.points(lines, name))]
+        for style, points in drawn:
+            largest.append(max(abs(value) for _, value in points))
+            for update, value in points:
+                drawing.record(method=style.label, quantity=name, update=update, value=value)
+            _draw_curve(axes, drawing, style, curve, points)
+        if drawn:
+            kind = Line2D([], [], color=QUIET, linestyle=curve.line, linewidth=curve.width, label=curve.label)
+            kind.set_alpha(curve.opacity)
+            kinds.append(kind)
     if panel.scale == "log":
         axes.set_yscale("log")
         _plain_log_ticks(axes)
     elif max(largest) > VERY_UNEQUAL * min(largest):
         axes.set_yscale("symlog", linthresh=1.0)  # linear between −1 and 1
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.set(title=panel.title, xlabel="meta-updates (number)", ylabel=panel.unit)
+    axes.set(title=panel.title[0].upper() + panel.title[1:], xlabel="meta-updates (number)", ylabel=panel.unit)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     tidy(axes)
-    kinds = [
-        Line2D([], [], linestyle=curve.line, color=QUIET, linewidth=curve.width, alpha=curve.opacity, label=curve.label)
-        for name, curve in panel.curves.items()
-        if name in drawn
-    ]
     return kinds if len(kinds) > 1 else []
 
 
 def _draw_curve(
-    axes: Axes, drawing: Drawing, run: LoggedRun, named: tuple[str, Curve], points: Sequence[tuple[int, float]]
+    axes: Axes, drawing: Drawing, style: RunStyle, curve: Curve, points: Sequence[tuple[int, float]]
 ) -> None:
-    name, curve = named
-    for update, value in points:
-        drawing.record(method=run.style.label, quantity=name, update=update, value=value)
     shown = [points[position] for position in thinned([value for _, value in points])]
     updates, values = zip(*shown, strict=True)
     lines = axes.plot(
         updates,
         values,
         curve.line,
-        color=run.style.colour,
+        color=style.colour,
         linewidth=curve.width,
         alpha=curve.opacity,
         marker="o" if len(points) == 1 else "",  # a line needs two points to be seen
     )
-    drawing.own(run.owner, *lines)
+    drawing.own(style.owner, *lines)
     for update, value in shown:
-        drawing.mark(axes, update, value, run.owner, f"{run.style.label}: {curve.label} {value:.4g} at {update:,}")
+        drawing.mark(axes, update, value, style.owner, f"{style.label}: {curve.label} {value:.4g} at {update:,}")
 
 
 def _plain_log_ticks(axes: Axes) -> None:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from fewsure.core.devices import device_of
-from fewsure.core.vectorise import for_each, take
-from fewsure.evaluation.evaluate import UnseenBlock, score_blocks, shared_noise, unseen_block
+from fewsure.core.vectorise import take
+from fewsure.data.classification import Classification
+from fewsure.evaluation.evaluate import Score, UnseenBlock, score_blocks, shared_noise, unseen_block
 from fewsure.evaluation.metrics.scores import class_probabilities
 from fewsure.evaluation.scoring import Predict
 from fewsure.training.experiment import Experiment
@@ -32,27 +33,26 @@ class UnseenTasks(NamedTuple):
     predictions: Array
     """(T, S, N), of S functions from each task's posterior."""
 
+    @property
+    def has_spread(self) -> bool:
+        """Whether the predictions are more than one function for each task."""
+        return len(self.predictions[0]) > 1
+
 
 def predict_unseen(experiment: Experiment, meta: Parts, *, tasks: int, seed: int) -> UnseenTasks:
     """Adapt to the first tasks that `evaluate` sees with the same seed and device, and predict over the whole range."""
-    algorithm, model = experiment.algorithm, experiment.model
-    device = device_of(meta)
-    shared = shared_noise(experiment, seed, "test", device)
 
-    def one_task(block: UnseenBlock, meta: Parts) -> Tensor:
-        own = model.given(block.task.support)
-        posterior = algorithm.adapt(meta, own, block.task.support, shared | block.noise)
-        return algorithm.predict(posterior, own, block.facts["grid"], block.prediction_noise)
+    def functions(predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
+        return {"predictions": predict(facts["grid"])}
 
-    block = take(unseen_block(experiment, 0, seed, "test", device), slice(0, tasks))
-    with torch.no_grad():
-        predictions = for_each(one_task)(block, meta)
+    block = take(unseen_block(experiment, 0, seed, "test", device_of(meta)), slice(0, tasks))
+    predictions = _scored(experiment, meta, seed, block, functions)["predictions"]
     drawn = (*block.task.support, block.facts["grid"], block.facts["truth"], predictions)
     return UnseenTasks(*(values.squeeze(-1).cpu().numpy() for values in drawn))
 
 
 class UnseenImages(NamedTuple):
-    """T tasks of images, and what a run that saw only their support examples says of their query examples."""
+    """T tasks of images, and the classes that a run which saw only their support examples gives their queries."""
 
     support: Tensor
     """(T, way · shot, C, H, W), in [0, 1], sorted by class."""
@@ -66,21 +66,31 @@ class UnseenImages(NamedTuple):
     """(T, N, way)"""
 
 
+def has_images(experiment: Experiment) -> bool:
+    """Whether the examples of an experiment are pictures."""
+    data = experiment.data
+    return isinstance(data, Classification) and data.pool("test").examples.dtype == torch.uint8
+
+
 def predict_unseen_images(experiment: Experiment, meta: Parts, *, seed: int) -> UnseenImages:
     """Adapt to the first block of tasks that `evaluate` sees with the same seed and device, and predict its queries."""
-    data, device = experiment.data, device_of(meta)
-    block = unseen_block(experiment, 0, seed, "test", device)
 
     def probabilities(predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
         return {"probabilities": class_probabilities(predict(task.query.x))}
 
-    shared = shared_noise(experiment, seed, "test", device)
-    found = score_blocks(experiment, meta, shared, [block], probabilities, lambda done: None)
+    data = experiment.data
+    assert isinstance(data, Classification)
+    block = unseen_block(experiment, 0, seed, "test", device_of(meta))
     classes = data.pool("test").classes
     return UnseenImages(
         block.task.support.x.cpu(),
         block.task.query.x.cpu(),
         block.task.query.y.cpu(),
         [[classes[number] for number in numbers] for numbers in block.facts["classes"].tolist()],
-        found["probabilities"],
+        _scored(experiment, meta, seed, block, probabilities)["probabilities"],
     )
+
+
+def _scored(experiment: Experiment, meta: Parts, seed: int, block: UnseenBlock, score: Score) -> dict[str, Tensor]:
+    shared = shared_noise(experiment, seed, "test", device_of(meta))
+    return score_blocks(experiment, meta, shared, [block], score, lambda done: None)

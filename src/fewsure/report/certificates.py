@@ -1,0 +1,218 @@
+"""The certificates of a run: each statement, whether it is rigorous, whether it is vacuous.
+
+Those of several runs are a list of objects in a JSON file, and tables inside a Markdown page.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fewsure.core.config import from_json
+from fewsure.core.files import write_atomically
+from fewsure.errors import FewsureError
+from fewsure.report.evaluation_tables import setting
+from fewsure.report.styles import display_name
+from fewsure.report.tables import ABSENT, Table, markdown_table
+
+Record = Mapping[str, Any]
+"""An object as `fewsure.certification.certify.certify_run` returns it."""
+Line = tuple[str, str, str, str, str]
+
+HEADERS: Line = ("statement", "value", "rigorous", "vacuous", "")
+APART = "Each statement holds on its own; they are not guaranteed jointly."
+SCORES = {"probability": "1 − p", "scaled residual": "|y − mean| / spread", "residual": "|y − mean|"}
+BEGIN, END = "<!-- certificates, made by `fewsure certify --page` -->", "<!-- end of certificates -->"
+SAME = ("algorithm", "data", "way", "shot", "preset", "train_seed", "unit")
+"""What names an object of the list: one with the same values is replaced."""
+
+
+# One run
+
+
+def certificate_text(record: Record) -> str:
+    """The environment, the statements in columns, and why one is missing or not rigorous."""
+    title, table, notes = certificate_title(record), certificate_table(record).text(), certificate_notes(record)
+    return "\n".join([*title, "", table, "", *notes])
+
+
+def certificate_title(record: Record) -> list[str]:
+    """What the statements are about."""
+    return [record["environment"], f"assumed: {record['assumed']}", f"loss: {record['loss']}"]
+
+
+def certificate_table(record: Record) -> Table:
+    """The statements; what was measured beside one is indented below it."""
+    return Table("", HEADERS, [*_held_out(record), *_conformal(record["conformal"]), *_theorem(record["theorem_2"])])
+
+
+def certificate_notes(record: Record) -> list[str]:
+    """Why there is no statement of a kind, and why one is not rigorous."""
+    notes = [str(record[part]["reason"]) for part in ("conformal", "theorem_2") if "reason" in record[part]]
+    for bound in record["theorem_2"].get("bounds", [])[:1]:
+        notes.append(f"Theorem 2 is {'rigorous' if bound['rigorous'] else 'not rigorous'}: {bound['reason']}")
+    return [*notes, APART]
+
+
+def _held_out(record: Record) -> list[Line]:
+    held_out, measured = record["held_out"], record.get("measured")
+    says = f"expected loss on a new task, with confidence {1 - held_out['delta']:.4g}; mean {held_out['mean']:.4f}"
+    name, value = f"held-out certificate ({held_out['method']})", f"≤ {held_out['limit']:.4f}"
+    lines = [(name, value, "yes", _yes(held_out["vacuous"]), f"{says} of {held_out['tasks']:,} tasks")]
+    if measured:
+        lines.append(_reading("loss measured", _interval(measured), f"95 % interval, {tasks_of(measured)}"))
+    return lines
+
+
+def _conformal(sets: Record) -> list[Line]:
+    if "threshold" not in sets:
+        return []
+    kind, size = ("sets", "labels in a set") if sets["score"] == "probability" else ("intervals", "mean width")
+    limit = f"{SCORES[sets['score']]} ≤ {number(sets['threshold'])}"
+    says = f"probability to hold the truth at a point of a new task; {limit}"
+    lines = [(f"conformal {kind}", f"≥ {1 - sets['alpha']:.4g}", "yes", _yes(sets["vacuous"]), says)]
+    for found in sets["measured"]:
+        says = f"standard error, {tasks_of(found)}; {number(found['size'])} {size}"
+        lines.append(_reading("coverage measured", _coverage(found), says))
+    return lines
+
+
+def _theorem(theorem: Record) -> list[Line]:
+    lines = []
+    for bound in theorem.get("bounds", []):
+        terms = " + ".join(f"{name} {number(value)}" for name, value in bound["terms"].items())
+        says = f"{terms}; T = {bound['tasks']}, m = {bound['examples']}, ε = {bound['epsilon']:.4g}"
+        value = ("≤ " if bound["rigorous"] else "") + number(bound["total"])  # an estimate is not below anything
+        lines.append((f"Theorem 2, {bound['form']} form", value, _yes(bound["rigorous"]), _yes(bound["vacuous"]), says))
+    for name, reading in theorem["bounds"][0]["readings"].items() if lines else ():
+        if name != "loss":  # which is among the terms
+            lines.append(_reading(name, number(reading["value"]), reading["worth"]))
+    if "critic" in theorem:
+        reading = theorem["critic"]
+        noise = "" if reading["reliable"] else ", so this is noise"
+        says = f"lower estimate, no KL; no more than ln(m_φ) = {reading['ceiling']:.2f} can be read{noise}"
+        lines.append(_reading("critic's reading", number(reading["value"]), says))
+    return lines
+
+
+def _reading(name: str, value: str, says: str) -> Line:
+    """A line below a statement; it claims nothing."""
+    return f"  {name}", value, ABSENT, ABSENT, says
+
+
+def _interval(mean: Record) -> str:
+    return f"{mean['mean']:.4f} ± {mean['ci95']:.4f}"
+
+
+def _coverage(found: Record) -> str:
+    return f"{found['coverage']:.4f} ± {found['error']:.4f}"
+
+
+def _yes(fact: bool) -> str:
+    return "yes" if fact else "no"
+
+
+def tasks_of(measured: Record) -> str:
+    """On how many tasks something was measured, and which.
+
+    >>> tasks_of({"tasks": 1000, "on": "other tasks"}), tasks_of({"tasks": 1000, "on": "other classes"})
+    ('1,000 other tasks', '1,000 tasks of other classes')
+    """
+    which = {"other tasks": "other tasks", "each left out": "tasks, each left out in turn"}.get(measured["on"])
+    return f"{measured['tasks']:,} {which or 'tasks of ' + measured['on']}"
+
+
+def number(value: float | None) -> str:
+    """Four significant digits; None is infinite.
+
+    >>> number(0.123456), number(1234567.0), number(None)
+    ('0.1235', '1,234,567', '∞')
+    """
+    if value is None:
+        return "∞"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+# Several runs
+
+
+def require_place(page: Path) -> None:
+    """Refuse a page that has no place for the tables."""
+    if not page.is_file() or page.read_text(encoding="utf-8").count(BEGIN) != 1 or END not in page.read_text():
+        raise FewsureError(f"expected {page} to be a page with the lines `{BEGIN}` and `{END}`; write them into it")
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """The list of objects in a file; empty if there is none yet."""
+    if not path.is_file():
+        return []
+    try:
+        return [dict(record) for record in from_json(path.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError) as error:
+        raise FewsureError(f"{path} cannot be read ({error}); choose another --results") from error
+
+
+def keep(record: Record, results: Path, page: Path | None) -> None:
+    """Put an object into the list, in place of the one with the same names, and the list into the page."""
+    names = [record.get(name) for name in SAME]
+    others = [other for other in read_results(results) if [other.get(name) for name in SAME] != names]
+    records = sorted([*others, dict(record)], key=lambda one: [str(one.get(name)) for name in SAME])
+    results.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(results, json.dumps(records, indent=1) + "\n")
+    if page is not None:
+        text = page.read_text(encoding="utf-8")
+        before, rest = text.split(BEGIN)
+        write_atomically(page, f"{before}{BEGIN}\n\n{certificates_section(records)}\n\n{END}{rest.split(END, 1)[1]}")
+
+
+def certificates_section(records: Sequence[Record]) -> str:
+    """The tables: held-out certificates, coverage, Theorem 2, and what they took."""
+    tables = (
+        (("run", "tasks", "mean loss", "certificate", "loss on other tasks", "above it by"), _held_out_rows),
+        (("run", "sets for", "coverage wanted", "measured", "on", "mean size"), _coverage_rows),
+        (("run", "Theorem 2", "loss", "R_i", "R_0", "total", "rigorous", "vacuous"), _theorem_rows),
+        (("run", "environment", "unit", "preset", "δ", "seed", "device", "seconds", "version"), _cost_rows),
+    )
+
+    def named(rows: Sequence[tuple[str, ...]], record: Record) -> list[tuple[str, ...]]:
+        return [(f"{display_name(record['algorithm'])}, {setting(record)}", *row) for row in rows]
+
+    return "\n\n".join(
+        "\n".join(markdown_table(headers, [row for record in records for row in named(rows(record), record)]))
+        for headers, rows in tables
+    )
+
+
+def _held_out_rows(record: Record) -> list[tuple[str, ...]]:
+    held_out, measured = record["held_out"], record.get("measured")
+    cells = (f"{held_out['tasks']:,}", f"{held_out['mean']:.4f}", f"{held_out['limit']:.4f}")
+    if measured is None:
+        return [(*cells, ABSENT, ABSENT)]
+    above = f"{held_out['limit'] - measured['mean']:.4f}"
+    return [(*cells, f"{_interval(measured)} ({tasks_of(measured)})", above)]
+
+
+def _coverage_rows(record: Record) -> list[tuple[str, ...]]:
+    sets = record["conformal"]
+    kind = "labels" if sets.get("score") == "probability" else "values"
+    return [
+        (kind, f"{1 - sets['alpha']:.4g}", _coverage(found), tasks_of(found), number(found["size"]))
+        for found in sets.get("measured", [])
+    ]
+
+
+def _theorem_rows(record: Record) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"{bound['form']} form",
+            *(number(value) for value in (*bound["terms"].values(), bound["total"])),
+            _yes(bound["rigorous"]),
+            _yes(bound["vacuous"]),
+        )
+        for bound in record["theorem_2"].get("bounds", [])
+    ]
+
+
+def _cost_rows(record: Record) -> list[tuple[str, ...]]:
+    facts = (record["environment"], record["unit"], record["preset"], f"{record['held_out']['delta']:.4g}")
+    return [(*facts, str(record["seed"]), record["device"], f"{record['seconds']:.0f}", record["version"])]

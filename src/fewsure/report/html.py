@@ -1,0 +1,147 @@
+"""The HTML of a report. The templates hold the markup, and escape everything that is put into them."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from importlib import resources
+from typing import NamedTuple
+from xml.etree.ElementTree import Element
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fewsure.report.certificates import certificate_notes, certificate_table, certificate_title
+from fewsure.report.drawing import Drawing, svg_inside_page
+from fewsure.report.evaluation_tables import Column, columns_of, mean_cell, noise_results, setting
+from fewsure.report.runs import Problem, ReportedRun
+from fewsure.report.styles import RunStyle, display_name
+from fewsure.version import __version__
+
+TEMPLATES = Environment(
+    loader=PackageLoader("fewsure.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+COLOURS = {
+    "#000000": "var(--text)",
+    "#ffffff": "var(--ground)",
+    "#dddddd": "var(--line)",
+    "#666666": "var(--quiet)",
+}
+"""Colours of figures that belong to no run → those of the page, light or dark."""
+
+
+class Figure(NamedTuple):
+    """A drawing as it stands on the page."""
+
+    drawing: Drawing
+    element: Element
+    """Its SVG."""
+    picture: Markup
+    """The same in the page's colours."""
+    points: str
+    """Its points as JSON."""
+
+
+class Section(NamedTuple):
+    """The runs on one kind of task."""
+
+    title: str
+    runs: Sequence[ReportedRun]
+    best: Mapping[str, set[str]] | None
+    """A run's owner → the scores that are bold; None where several runs were not evaluated on the same tasks."""
+    figures: Sequence[Figure]
+    training: Sequence[Figure]
+    """Learning curves."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Of its table."""
+        return columns_of(self.runs[0].result)
+
+    def best_of(self, run: ReportedRun) -> set[str]:
+        """The scores of a run that are bold."""
+        return (self.best or {}).get(run.style.owner, set())
+
+
+class Report(NamedTuple):
+    """All that the page shows."""
+
+    sections: Sequence[Section]
+    problems: Sequence[Problem]
+    command: str
+    files: str
+    """The name of the folder with the figures' files."""
+
+    @property
+    def figures(self) -> list[Figure]:
+        """Of all sections."""
+        return [figure for section in self.sections for figure in (*section.figures, *section.training)]
+
+
+def figure(drawing: Drawing, styles: Sequence[RunStyle]) -> Figure:
+    """Draw a drawing whose parts have the colours of runs."""
+    element, points = drawing.svg()
+    colours = COLOURS | {style.colour.lower(): f"var(--run-{style.owner})" for style in styles}
+    text = json.dumps(points, ensure_ascii=False, separators=(",", ":"))
+    return Figure(drawing, element, Markup(svg_inside_page(element, colours)), text)
+
+
+def report_html(report: Report, *, left_out: Collection[str] = ()) -> str:
+    """The whole report as one HTML file that refers to nothing outside itself.
+
+    Figures named in `left_out` are left to their files.
+    """
+    runs = [run for section in report.sections for run in section.runs]
+    script = resources.files("fewsure.report").joinpath("templates", "page.js").read_text(encoding="utf-8")
+    return TEMPLATES.get_template("report.html").render(
+        report=report,
+        runs=sorted(runs, key=lambda run: int(run.style.owner)),
+        left_out=left_out,
+        beside_paper=any(run.printed for run in runs),
+        script=Markup(script),
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        version=__version__,
+        summary=summary,
+        paper_note=paper_note,
+        noise_results=noise_results,
+        certificate_title=certificate_title,
+        certificate_table=certificate_table,
+        certificate_notes=certificate_notes,
+    )
+
+
+def summary(run: ReportedRun) -> str:
+    """One sentence: how good, how well calibrated, beside the paper, after how much training."""
+    result, printed = run.result, run.printed
+    planned, done = run.run.experiment.training.updates, run.checkpoint.update
+    progress = f"{done:,} updates" if done == planned else f"only {done:,} of {planned:,} updates"
+    label, method = run.style.label, display_name(result["algorithm"])
+    name = label if label == method else f"{label} ({method})"
+    if "accuracy" in result:
+        accuracy = result["accuracy"]
+        score = f"an accuracy of {accuracy['mean']:.2%} ± {accuracy['ci95']:.2%}"
+        paper = f" (paper: {printed.accuracy:.2%})" if printed and printed.accuracy is not None else ""
+        surety = "; it predicts a query set as a whole (transductive)" if result["transductive"] else ""
+    else:
+        score = f"a mean squared error of {mean_cell(result['mse']).strip()}"
+        paper = f" (paper: {printed.mse:.2f})" if printed else ""
+        surety = "" if result["samples"] > 1 else "; being a point estimate, it cannot say how sure it is"
+    paper_ece = f" (paper: {printed.ece:.4f})" if printed and printed.ece is not None else ""
+    return (
+        f"{name} has {score}{paper} and an expected calibration error of {result['ece']:.4f}{paper_ece} on "
+        f"{result['tasks']:,} unseen tasks ({setting(result)}), after {progress}{surety}."
+    )
+
+
+def paper_note(column: Column, run: ReportedRun) -> str:
+    """The paper's figure below ours, with the difference; empty where there is none."""
+    ours, paper = column.value(run.result), column.printed(run.printed)
+    if ours is None or paper is None or column.is_count:
+        return ""
+    digits = 2 if column.key == "mse" else 4
+    difference = f"{ours - paper:+.{digits}f}".replace("-", "−")
+    return f"paper {paper:.{digits}f}, ours {difference}"

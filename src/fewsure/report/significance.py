@@ -1,0 +1,69 @@
+"""Which runs are best, and which do not differ from the best significantly.
+
+The paper tests its two best methods (under its Table 1). Here every run on the same tasks is tested against the best:
+means over tasks by the paired t-test, calibration errors, which are pooled over tasks, by the paired bootstrap.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewsure.evaluation.compare import SAME, SCORES, SIGNIFICANT, same_fingerprints
+from fewsure.evaluation.metrics.calibration import binned_errors, calibration_errors
+from fewsure.evaluation.metrics.paired import PairedScores
+from fewsure.evaluation.metrics.summary import TaskTotal
+from fewsure.types import Records
+
+ERRORS = ("ece", "mce")
+
+
+def same_tasks(results: Sequence[Mapping[str, Any]], records: Sequence[Iterable[Records]]) -> bool:
+    """Whether evaluations are of the same tasks, so that they can be paired."""
+    if any(result.get(name) != results[0].get(name) for result in results for name in SAME):
+        return False
+    return all(same_fingerprints(shards[0], one) for shards in zip(*records, strict=True) for one in shards)
+
+
+def best_and_tied(results: Sequence[Mapping[str, Any]], records: Sequence[Iterable[Records]]) -> list[set[str]]:
+    """For each run the scores in which it is best, or does not differ from the best (p ≥ 0.05) on the same tasks."""
+    best: dict[str, int] = {}
+    for score in (*SCORES, *ERRORS):
+        if all(score in result for result in results):
+            values = [result[score] if score in ERRORS else result[score]["mean"] for result in results]
+            best[score] = values.index(max(values) if score == "accuracy" else min(values))
+    pairs = {(score, number): _Pair(score) for score in best for number in range(len(results)) if number != best[score]}
+    for shards in zip(*records, strict=True):
+        for (score, number), pair in pairs.items():
+            pair.add(shards[best[score]], shards[number])
+    return [
+        {score for score in best if number == best[score] or pairs[score, number].may_be_equal()}
+        for number in range(len(results))
+    ]
+
+
+class _Pair:
+    """One score of the best run and of another one."""
+
+    def __init__(self, score: str) -> None:
+        self._score = score
+        self._values, self._reliability = PairedScores(), TaskTotal()
+
+    def add(self, best: Records, other: Records) -> None:
+        if self._score in ERRORS:
+            self._reliability.add(torch.stack([best["reliability"].double(), other["reliability"].double()], dim=1))
+        else:
+            self._values.add(best[self._score], other[self._score])
+
+    def may_be_equal(self) -> bool:
+        """Whether p ≥ 0.05, or the 95 % interval of the difference of calibration errors, over resamples, holds 0."""
+        if self._score not in ERRORS:
+            return self._values.test()["p_value"] >= SIGNIFICANT
+        (interval,) = self._reliability.intervals(lambda mean: (self._error(mean[:, 0]) - self._error(mean[:, 1]),))
+        return interval[0] <= 0 <= interval[1]
+
+    def _error(self, mean: Tensor) -> Tensor:
+        # Classification has bins (…, 3), regression the shares at each level.
+        errors = binned_errors(mean) if mean.dim() == 3 else calibration_errors(mean)
+        return errors[ERRORS.index(self._score)]
