@@ -12,7 +12,6 @@ from torch.nn import functional
 
 pytest.importorskip("triton", reason="Triton is not installed; `make kernel-test` installs it")
 
-from fewsure import networks
 from fewsure.algorithms.bmaml import Bmaml
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.protonet import ProtoNet
@@ -25,6 +24,7 @@ from fewsure.data.pools import Pool
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.kernels import fused
 from fewsure.kernels.triton import conv_block as kernels
+from fewsure.networks import mlp
 from fewsure.networks.conv4 import Conv4
 from fewsure.networks.losses import classification, regression
 from fewsure.networks.mlp import Mlp
@@ -94,9 +94,10 @@ def test_the_moment_kl_and_its_gradient_equal_the_plain_ones(
         return (weights * torch.func.vmap(lambda one: moment_kl(one, 0.7))(samples)).sum()
 
     expected, expected_gradient = of_all(samples), torch.func.grad(of_all)(samples)
-    monkeypatch.setattr("fewsure.theory.divergences.fused_kernels_fit", lambda x: True)
-    torch.testing.assert_close(of_all(samples), expected, rtol=1e-4, atol=1e-3)
-    torch.testing.assert_close(torch.func.grad(of_all)(samples), expected_gradient, rtol=1e-4, atol=1e-4)
+    use_kernels(monkeypatch)
+    with fused.fused_kernels(allowed=True):
+        torch.testing.assert_close(of_all(samples), expected, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(torch.func.grad(of_all)(samples), expected_gradient, rtol=1e-4, atol=1e-4)
 
 
 STEPS = {"inner_steps": 3, "first_order": True}
@@ -125,9 +126,9 @@ ON_LINES: dict[str, Algorithm] = {
 }
 
 
-def fits(x: Tensor) -> bool:
+def use_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, wherever the test runs."""
-    return fused._ALLOWED.get()
+    monkeypatch.setattr("fewsure.kernels.fused._made_for", lambda x: True)
 
 
 @pytest.mark.parametrize("name", ON_IMAGES)
@@ -172,8 +173,7 @@ def compare(
     shared, noise = draw_noise(algorithm.noise(model, 5, 10), 3, streams.generator(0, "noise", device=DEVICE))
     arguments = (meta, tasks, shared, noise, Stage(torch.tensor(1000, device=DEVICE), 3))  # past the warm-up
     expected, info = Engine(algorithm, model, fuses=False).gradient(*arguments)
-    for user in ("adaptation", "networks", "divergences", "posteriors.implicit"):
-        monkeypatch.setattr(f"fewsure.{user}.fused_kernels_fit", fits)
+    use_kernels(monkeypatch)
     monkeypatch.setattr("fewsure.posteriors.better_looped", lambda network, device: False)
     monkeypatch.setattr("fewsure.posteriors.implicit.LARGE", 1)
     for chunk_size in chunk_sizes:
@@ -198,9 +198,7 @@ def test_a_layer_equals_the_plain_one(shape: tuple[int, ...], activation: Any) -
     for in_dims in ((0, 0, 0), (0, None, None), (None, 0, 0), (0, 0, None)):
         inputs_of = [tensor if dim == 0 else tensor[0] for tensor, dim in zip((x, weight, bias), in_dims, strict=True)]
         over = {"in_dims": in_dims}
-        expected, back = torch.func.vjp(
-            torch.func.vmap(partial(networks.layer, activation=activation), **over), *inputs_of
-        )
+        expected, back = torch.func.vjp(torch.func.vmap(partial(mlp.layer, activation=activation), **over), *inputs_of)
         found, found_back = torch.func.vjp(
             torch.func.vmap(partial(fused.layer, activation=activation), **over), *inputs_of
         )
@@ -231,7 +229,7 @@ def test_an_objective_may_look_at_the_samples_or_at_their_kl_alone(
         return posterior.see(parameters, z, SampleRequest(fit=2, prior_std=0.3))[looked_at].square().sum()
 
     expected = torch.func.grad(objective)(parameters)
-    monkeypatch.setattr("fewsure.posteriors.implicit.fused_kernels_fit", fits)
+    use_kernels(monkeypatch)
     with fused.fused_kernels(allowed=True):
         found = torch.func.grad(objective)(parameters)
     largest = max(float(gradient.abs().max()) for gradient in expected.values())  # small ones are sums of such
@@ -242,7 +240,7 @@ def test_a_second_derivative_takes_the_plain_path(monkeypatch: pytest.MonkeyPatc
     network = Conv4((1, 16, 16), 2, filters=16)
     params = {name: value.to(DEVICE) for name, value in network.init(streams.generator(0, "init")).items()}
     x = torch.rand(2, 1, 16, 16, generator=streams.generator(0, "x")).to(DEVICE)
-    monkeypatch.setattr("fewsure.networks.fused_kernels_fit", fits)
+    use_kernels(monkeypatch)
 
     def slope(at: dict[str, Tensor]) -> Tensor:
         gradient = torch.func.grad(lambda params: network(params, x).square().sum())(at)

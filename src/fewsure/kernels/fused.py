@@ -28,7 +28,11 @@ def fused_kernels(allowed: bool) -> Iterator[None]:
 
 def fused_kernels_fit(x: Tensor) -> bool:
     """Whether they are allowed here and made for tensors like x."""
-    return _ALLOWED.get() and x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and _has_triton()
+    return _ALLOWED.get() and _made_for(x)
+
+
+def _made_for(x: Tensor) -> bool:
+    return x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and _has_triton()
 
 
 @cache
