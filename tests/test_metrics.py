@@ -6,6 +6,7 @@ import scipy.stats
 import torch
 from torchmetrics.functional.classification import multiclass_calibration_error
 
+from fewsure.evaluation.metrics import density
 from fewsure.evaluation.metrics.calibration import (
     LEVELS,
     adaptive_calibration_error,
@@ -16,7 +17,7 @@ from fewsure.evaluation.metrics.calibration import (
     quantile_reliability,
 )
 from fewsure.evaluation.metrics.paired import paired_t_test
-from fewsure.evaluation.metrics.scores import brier_score, mean_squared_error, mixture_nll, negative_log_likelihood
+from fewsure.evaluation.metrics.scores import brier_score, negative_log_likelihood
 from fewsure.evaluation.metrics.summary import GROUPS, TaskMean, TaskTotal, mean_over_tasks
 
 METHODS = ("MAML", "PLATIPUS", "BMAML", "ABML", "SImPa")
@@ -49,17 +50,24 @@ def test_samples_from_the_noise_itself_are_calibrated() -> None:
     assert float(mce) < 0.01
 
 
-def test_the_mixture_nll_equals_scipy() -> None:
+def test_the_density_around_functions_equals_scipys() -> None:
     generator = torch.Generator().manual_seed(0)
-    predictions = torch.randn(5, 7, 1, generator=generator, dtype=torch.float64)
-    y = torch.randn(7, 1, generator=generator, dtype=torch.float64)
-    density = scipy.stats.norm.pdf(y.numpy(), loc=predictions.numpy(), scale=0.3).mean(0)
-    assert float(mixture_nll(predictions, y, 0.3)) == pytest.approx(-np.log(density).mean(), rel=1e-12)
-
-
-def test_the_error_is_that_of_the_mean_prediction() -> None:
-    predictions = torch.tensor([[[0.0], [1.0]], [[2.0], [1.0]]])
-    assert float(mean_squared_error(predictions, torch.tensor([[1.0], [3.0]]))) == pytest.approx(2.0)
+    values = torch.randn(5, 7, generator=generator, dtype=torch.float64)
+    y = torch.randn(7, generator=generator, dtype=torch.float64)
+    components = scipy.stats.norm(loc=values.numpy(), scale=0.3)
+    mixture = density.around_functions(values, 0.3)
+    expected = {
+        "mean": values.mean(0),
+        "std_of_means": values.std(0, correction=0),
+        "std_within": torch.full((7,), 0.3),
+        "std": (values.var(0, correction=0) + 0.09).sqrt(),
+    }
+    for name, value in expected.items():
+        torch.testing.assert_close(getattr(density, name)(mixture), value.double())
+    np.testing.assert_allclose(density.log_density(mixture, y), np.log(components.pdf(y.numpy()).mean(0)), rtol=1e-12)
+    np.testing.assert_allclose(density.share_below(mixture, y), components.cdf(y.numpy()).mean(0), rtol=1e-12)
+    at = density.quantile(mixture, 0.2)
+    torch.testing.assert_close(density.share_below(mixture, at), torch.full((7,), 0.2).double())
 
 
 def test_the_interval_of_a_mean_covers_at_its_rate() -> None:

@@ -22,6 +22,7 @@ from fewsure.data.own.rows import SHARES, split_by_name
 from fewsure.data.pools import SPLITS
 from fewsure.evaluation.calibrate import most_likely_noise
 from fewsure.evaluation.scoring.observed import ObservedScorer
+from fewsure.evaluation.scoring.predict import Predict
 from fewsure.pipeline import start_run
 from fewsure.training.experiment import load_preset
 from fewsure.types import Batch, Task
@@ -230,7 +231,7 @@ def test_scores_against_observed_labels_are_those_of_the_mixture() -> None:
     generator = streams.generator(0, "observed")
     functions, labels = torch.randn(7, 40, 1, generator=generator), torch.randn(40, 1, generator=generator)
     task = Task(Batch(labels, labels), Batch(labels, labels))
-    record = ObservedScorer(0.4, unit=10.0).score(lambda x: functions, task, {}, {})
+    record = ObservedScorer(0.4, unit=10.0).score(Predict(lambda x: functions), task, {}, {})
     f, y = 10 * functions.squeeze(-1).double().numpy(), 10 * labels.squeeze(-1).double().numpy()
     assert float(record["mse"]) == pytest.approx(((f.mean(0) - y) ** 2).mean(), rel=1e-5)
     assert float(record["nll"]) == pytest.approx(-np.log(norm.pdf(y, f, 4.0).mean(0)).mean(), rel=1e-5)
@@ -248,7 +249,7 @@ def test_the_right_noise_is_calibrated_and_a_wrong_one_is_not() -> None:
     task = Task(Batch(labels, labels), Batch(labels, labels))
     levels = torch.linspace(0, 1, 11)
     right, wrong = (
-        (ObservedScorer(std, 1.0).score(lambda x: truth, task, {}, {})["reliability"] - levels).abs().max()
+        (ObservedScorer(std, 1.0).score(Predict(lambda x: truth), task, {}, {})["reliability"] - levels).abs().max()
         for std in (0.5, 0.1)
     )
     assert right < 0.02

@@ -165,6 +165,8 @@ class Algorithm(Protocol):
     train_train: ClassVar[bool] = False
     """Whether the upper level learns from support and query examples together."""
 
+    own_density: ClassVar[bool] = False
+    """Whether `predictive` gives the density of a label; else labels vary around functions by one noise for all."""
     rounds: ClassVar[bool] = False
     """Whether it has matrices that the precision `bf16` rounds."""
 
@@ -192,12 +194,10 @@ class Algorithm(Protocol):
         """Outputs (S, N, C) of S functions from the posterior; a point estimate has S = 1."""
         ...
 
-    def predictive(self, posterior: Parts, model: Model, x: Tensor) -> Mixture | None:
-        """The density of a label at each input, where the method has one of its own.
-
-        None: the sampled functions are a mixture, and the noise on labels is one number for all points.
-        """
-        return None
+    def predictive(self, posterior: Parts, model: Model, x: Tensor) -> Mixture:
+        """The density of a label at each input, of a method with an `own_density`."""
+        method = type(self).__name__
+        raise NotImplementedError(f"{method} has no density of its own")
 
     def essentials(self, posterior: Parts) -> Parts:
         """The parts of a task's posterior that predictions need."""

@@ -23,8 +23,9 @@ from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError, require
 from fewsure.evaluation.calibrate import calibrated
 from fewsure.evaluation.evaluate import UnseenBlock, score_blocks
+from fewsure.evaluation.metrics.density import mean, std
 from fewsure.evaluation.metrics.scores import class_probabilities
-from fewsure.evaluation.scoring import Predict
+from fewsure.evaluation.scoring.predict import Predict
 from fewsure.theory import conformal
 from fewsure.theory.conformal import (
     Calibration,
@@ -39,7 +40,7 @@ from fewsure.theory.conformal import (
 )
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import CHECKPOINT, LEARNED_FILES, Checkpoint, Run
-from fewsure.types import Draw, Facts, Noise, Parts, Task
+from fewsure.types import Draw, Facts, Mixture, Noise, Parts, Task
 
 CALIBRATION = "conformal.safetensors"
 """The file of a run folder with its calibration."""
@@ -111,7 +112,13 @@ def _specified(experiment: Experiment, samples: int) -> tuple[Mapping[str, Draw]
 
 
 def with_coverage(
-    calibration: Calibration, experiment: Experiment, outputs: Tensor, *, shot: int, coverage: float
+    calibration: Calibration,
+    experiment: Experiment,
+    outputs: Tensor,
+    density: Mixture | None = None,
+    *,
+    shot: int,
+    coverage: float,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Prediction sets (N, C) of true and false, or intervals (lower (N,), upper (N,)), that hold the truth.
 
@@ -124,7 +131,7 @@ def with_coverage(
     way = experiment.model.outputs if experiment.model.kind == "classification" else None
     calibration.require_like(way=way, shot=shot, points=outputs.shape[1], norm=norm_of(experiment))
     threshold = calibration.threshold(round(1 - coverage, 12))  # 1 − 0.9 is not 0.1 in floating point
-    summary = summarise(experiment, outputs, calibration.noise_std)
+    summary = summarise(experiment, outputs, calibration.noise_std, density)
     if way is not None:
         return prediction_sets(summary["probabilities"], threshold)
     return prediction_intervals(summary["mean"], threshold, summary.get("spread"))
@@ -161,13 +168,18 @@ def noise_std_of(experiment: Experiment) -> float:
     return data.noise_std if isinstance(data, SineLine) else 0.0
 
 
-def summarise(experiment: Experiment, outputs: Tensor, noise_std: float) -> dict[str, Tensor]:
+def summarise(
+    experiment: Experiment, outputs: Tensor, noise_std: float, density: Mixture | None = None
+) -> dict[str, Tensor]:
     """What sets and intervals are made from: `probabilities` (N, C), or `mean` (N,) and `spread` (N,).
 
     The spread is the standard deviation over the S functions plus that of the observation noise; one function has none.
+    A method with a `density` of its own has that density's mean and standard deviation.
     """
     if experiment.model.kind == "classification":
         return {"probabilities": class_probabilities(outputs)}
+    if density is not None:
+        return {"mean": mean(density), "spread": std(density)}
     values = outputs.squeeze(-1)
     summary = {"mean": values.mean(0)}
     if len(values) > 1:
@@ -198,7 +210,9 @@ class CertifiedPredictor:
 
     def _record(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
         """Predictions that are no finite numbers are a loss of 1: a task that diverged is not left out."""
-        summary, y = summarise(self.experiment, predict(task.query.x), noise_std_of(self.experiment)), task.query.y
+        x, y = task.query.x, task.query.y
+        density = None if predict.own_density is None else predict.own_density(x)
+        summary = summarise(self.experiment, predict(x), noise_std_of(self.experiment), density)
         if "probabilities" in summary:
             finite = summary["probabilities"].isfinite().all(-1)
             losses = (summary["probabilities"].argmax(-1) != y).double()

@@ -20,8 +20,9 @@ from fewsure.data.own.regression import OwnRegression
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged
 from fewsure.evaluation.evaluate import BLOCK, score_blocks, shared_noise, unseen_block
-from fewsure.evaluation.metrics.scores import class_probabilities, mixture_nll, negative_log_likelihood
-from fewsure.evaluation.scoring import Predict
+from fewsure.evaluation.metrics.density import around_functions, log_density
+from fewsure.evaluation.metrics.scores import class_probabilities, negative_log_likelihood
+from fewsure.evaluation.scoring.predict import Predict
 from fewsure.evaluation.temperature import Temperature, log_odds
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import LEARNED_FILES, Run
@@ -64,7 +65,8 @@ def calibrated_at(experiment: Experiment, meta: Parts, device: torch.device, *, 
 
 def uncalibrated(experiment: Experiment) -> tuple[str, ...]:
     """The options of the data that are to be learned, which are none in the experiment."""
-    return tuple(name for name in LEARNED_FILES if getattr(experiment.data, name, 0.0) is None)
+    known = {"noise_std"} if experiment.algorithm.own_density else set()
+    return tuple(name for name in LEARNED_FILES if name not in known and getattr(experiment.data, name, 0.0) is None)
 
 
 def needed_splits(experiment: Experiment) -> tuple[Split, ...]:
@@ -105,7 +107,12 @@ def most_likely_noise(outputs: Tensor, y: Tensor) -> float:
     >>> round(most_likely_noise(torch.zeros(1, 2, 1), torch.tensor([[3.0], [-3.0]])), 1)
     3.0
     """
-    return _positive_minimiser(lambda noise_std: float(mixture_nll(outputs, y, noise_std)), NOISE)
+    values, labels = outputs.squeeze(-1), y.squeeze(-1)
+
+    def nll(noise_std: float) -> float:
+        return -float(log_density(around_functions(values, noise_std), labels).mean())
+
+    return _positive_minimiser(nll, NOISE)
 
 
 def most_likely_temperature(outputs: Tensor, y: Tensor, exponent: float | None) -> Temperature:

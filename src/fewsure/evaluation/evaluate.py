@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,8 @@ from fewsure.core.vectorise import better_looped, count, draw_noise, draw_per_ta
 from fewsure.data import Tasks
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged
-from fewsure.evaluation.scoring import Predict, scorer
+from fewsure.evaluation.scoring import scorer
+from fewsure.evaluation.scoring.predict import Predict
 from fewsure.evaluation.temperature import temperature_of
 from fewsure.kernels.fused import fused_kernels
 from fewsure.training.experiment import Experiment
@@ -241,14 +242,15 @@ def _every_task(
         posterior = algorithm.adapt(meta, own, block.task.support, shared | block.noise)
         samples = []
 
-        def predict(x: Tensor) -> Tensor:
+        def functions(x: Tensor) -> Tensor:
             outputs = algorithm.predict(posterior, own, x, block.prediction_noise)
             samples.append(len(outputs))
             return temperature_of(experiment).divide(outputs)
 
-        records = score(predict, block.task, block.facts, block.prediction_noise)
-        functions = torch.full((), samples[0], device=device)
-        return records | {"samples": functions, "fingerprint": _fingerprint(block.task)}
+        own_density = partial(algorithm.predictive, posterior, own) if algorithm.own_density else None
+        records = score(Predict(functions, own_density), block.task, block.facts, block.prediction_noise)
+        sampled = torch.full((), samples[0], device=device)
+        return records | {"samples": sampled, "fingerprint": _fingerprint(block.task)}
 
     every_task = for_each(one_task, loop=better_looped(model.network, device))
     return lambda block: every_task(block, meta)

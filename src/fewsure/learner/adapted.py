@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from fewsure.certification.predictor import norm_of, with_coverage
 from fewsure.core.config import checked, from_json
@@ -22,7 +23,7 @@ from fewsure.learner.labels import Labels, read_labels
 from fewsure.learner.prediction import ClassPrediction, Promise, ValuePrediction
 from fewsure.learner.predictor import Predictor, State
 from fewsure.theory.conformal import Calibration
-from fewsure.types import Batch, Model, Noise, Parts
+from fewsure.types import Batch, Mixture, Model, Noise, Parts
 
 FORMAT = 2
 BATCH_SIZE = 256
@@ -60,7 +61,7 @@ class Adapted:
         inputs = read_inputs(x, self.predictor.scale, "x").to(self.predictor.device)
         networks = self.outputs(inputs, batch_size)
         temperature = temperature_of(self.predictor.experiment)
-        outputs = temperature.divide(networks)
+        outputs, density = temperature.divide(networks), self.density(inputs, batch_size)
         if not bool(outputs.isfinite().all()):
             raise Diverged(
                 "adaptation diverged: predictions are no finite numbers; are the examples like those of training? "
@@ -72,14 +73,16 @@ class Adapted:
             assert coverage is not None
             shot = self.counts[0]
             promise = Promise(coverage, calibration.environment)
-            found = with_coverage(calibration, self.predictor.experiment, outputs, shot=shot, coverage=coverage)
+            experiment = self.predictor.experiment
+            found = with_coverage(calibration, experiment, outputs, density, shot=shot, coverage=coverage)
         as_tensors = isinstance(x, torch.Tensor)
         place = x.device if isinstance(x, torch.Tensor) else torch.device("cpu")
         if self.labels is None:
             scale = self.predictor.scale
             interval = None if found is None else (scale.values(found[0]).to(place), scale.values(found[1]).to(place))
-            values = scale.values(outputs.squeeze(-1)).to(place)
-            return ValuePrediction(values, self.predictor.noise_std, interval, promise=promise, as_tensors=as_tensors)
+            in_users_unit = self.predictor.in_users_unit(outputs.squeeze(-1), density)
+            values, labels = pytree.tree_map(lambda part: part.to(place), in_users_unit)
+            return ValuePrediction(values, labels, interval, promise=promise, as_tensors=as_tensors)
         given = (networks.double().to(place), temperature, self.labels, found)
         return ClassPrediction(*given, promise=promise, as_tensors=as_tensors)
 
@@ -97,6 +100,13 @@ class Adapted:
         batches = [x] if self.model.network.transductive else torch.split(x, batch_size)
         found = [self.predictor.outputs(self.posterior, self.model, batch, self.noise) for batch in batches]
         return torch.cat(found, dim=1)
+
+    def density(self, x: Tensor, batch_size: int = BATCH_SIZE) -> Mixture | None:
+        """The density of a label at inputs as networks see them, of a method that has one of its own."""
+        batches = [x] if self.transductive else torch.split(x, batch_size)
+        found = [self.predictor.density(self.posterior, self.model, batch) for batch in batches]
+        known = [density for density in found if density is not None]
+        return Mixture(*(torch.cat(parts) for parts in zip(*known, strict=True))) if known else None
 
     def require_calibration(self) -> Calibration:
         """What coverage is made from; refuses a task for which none is known."""

@@ -118,7 +118,8 @@ class AdaptedModule(torch.nn.Module):
         predictor, labels = self._task.predictor, self._task.labels
         found = self._outputs(self._scale.inputs(x))
         if labels is None:
-            values = ValuePrediction(self._scale.values(found.squeeze(-1)), predictor.noise_std)
+            density = predictor.density(self._task.posterior, self._task.model, self._scale.inputs(x))
+            values = ValuePrediction(*predictor.in_users_unit(found.squeeze(-1), density))
             return values.mean, values.std, values.samples
         classes = ClassPrediction(found, temperature_of(predictor.experiment), labels)
         return classes.probabilities, classes.samples
@@ -211,7 +212,8 @@ def _description(adapted: Adapted, module: AdaptedModule) -> dict[str, Any]:
         "samples": module.samples,
     }
     if labels is None:
-        return described | {"noise_std": adapted.predictor.noise_std}
+        own = adapted.predictor.experiment.algorithm.own_density
+        return described | ({} if own else {"noise_std": adapted.predictor.noise_std})
     return described | {"classes": [c if isinstance(c, (str, int, float)) else str(c) for c in labels.classes]}
 
 

@@ -8,9 +8,11 @@ from torch import Tensor
 
 from fewsure.core.config import checked
 from fewsure.errors import FewsureError, require
+from fewsure.evaluation.metrics import density
 from fewsure.evaluation.metrics.scores import class_probabilities
 from fewsure.evaluation.temperature import Temperature
 from fewsure.learner.labels import Labels
+from fewsure.types import Mixture
 
 Array = Any
 """A tensor where x was one, else a numpy array."""
@@ -42,7 +44,7 @@ class Prediction:
 
 
 class ValuePrediction(Prediction):
-    """Numbers predicted at N points: a mixture of S Gaussians, one around each sampled function, of the noise's width.
+    """Numbers predicted at N points, as mixtures of Gaussians: around each of S sampled functions, or the method's own.
 
         std² = function_std² + noise_std²
 
@@ -52,16 +54,14 @@ class ValuePrediction(Prediction):
     def __init__(
         self,
         samples: Tensor,
-        noise_std: float,
+        density: Mixture,
         interval: tuple[Tensor, Tensor] | None = None,
         *,
         promise: Promise | None = None,
         as_tensors: bool = True,
     ) -> None:
         super().__init__(as_tensors, promise)
-        self._samples, self._interval = samples, interval
-        self.noise_std = noise_std
-        """Standard deviation of the noise on labels: given with the data, or learned from validation tasks."""
+        self._samples, self._density, self._interval = samples, density, interval
 
     @property
     def samples(self) -> Array:
@@ -71,38 +71,31 @@ class ValuePrediction(Prediction):
     @property
     def mean(self) -> Array:
         """(N,)"""
-        return self._give(self._samples.mean(0))
+        return self._give(density.mean(self._density))
 
     @property
     def function_std(self) -> Array:
-        """(N,): how far the sampled functions disagree."""
-        return self._give(self._samples.std(0, correction=0))
+        """(N,): how far the sampled functions, or the components of the method's own density, disagree."""
+        return self._give(density.std_of_means(self._density))
+
+    @property
+    def noise_std(self) -> Array:
+        """(N,): the noise on labels: given with the data, learned from validation tasks, or the method's own."""
+        return self._give(density.std_within(self._density))
 
     @property
     def std(self) -> Array:
         """(N,), of a label: functions and noise together."""
-        return self._give((self._samples.var(0, correction=0) + self.noise_std**2).sqrt())
+        return self._give(density.std(self._density))
 
     def __repr__(self) -> str:
         return f"ValuePrediction({self._samples.shape[1]} points)"
 
     def quantile(self, level: float) -> Array:
-        """(N,): the value below which a label lies with probability `level`.
-
-        >>> point = ValuePrediction(torch.zeros(1, 1, dtype=torch.float64), noise_std=1.0)
-        >>> round(float(point.quantile(0.975)), 4)
-        1.96
-        """
+        """(N,): the value below which a label lies with probability `level`."""
         level = checked(float, level, "level")
         require(0 < level < 1, "level", "a probability in (0, 1)", level)
-        # No Gaussian of the mixture has less, or more, than `level` beyond these ends; the rest is bisection.
-        reach = self.noise_std * float(torch.special.ndtri(torch.tensor(level, dtype=torch.float64)))
-        low, high = self._samples.amin(0) + reach, self._samples.amax(0) + reach
-        for _ in range(60):
-            middle = (low + high) / 2
-            below = torch.special.ndtr((middle - self._samples) / self.noise_std).mean(0) < level
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return self._give((low + high) / 2)
+        return self._give(density.quantile(self._density, level))
 
     @property
     def lower(self) -> Array:

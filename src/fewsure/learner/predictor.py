@@ -15,12 +15,13 @@ from fewsure.core.devices import precision, precision_on_cpu
 from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
 from fewsure.evaluation.evaluate import SAMPLES
+from fewsure.evaluation.metrics.density import around_functions
 from fewsure.kernels.fused import fused_kernels
 from fewsure.learner.inputs import scale_of
 from fewsure.theory.conformal import Calibration
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import Run
-from fewsure.types import Batch, Model, Noise, Parts
+from fewsure.types import Batch, Mixture, Model, Noise, Parts
 
 REFERENCE = "reference"
 """The part of a posterior with the support inputs, where the network normalises by their statistics."""
@@ -122,11 +123,23 @@ class Predictor:
 
     def outputs(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         """Outputs (S, N, C) of the sampled functions of a task, before they are divided by a temperature."""
-        own = {part: params for part, params in posterior.items() if part != REFERENCE}
-        if REFERENCE in posterior:
-            model = model._replace(network=model.network.given(posterior[REFERENCE]["x"]))
         with self._as_evaluated():
-            return self.experiment.algorithm.predict(own, model, x, noise)
+            return self.experiment.algorithm.predict(*_given_reference(posterior, model), x, noise)
+
+    def density(self, posterior: Parts, model: Model, x: Tensor) -> Mixture | None:
+        """The density of a label in the unit that networks see, of a method that has one of its own."""
+        if not self.experiment.algorithm.own_density:
+            return None
+        with self._as_evaluated():
+            return self.experiment.algorithm.predictive(*_given_reference(posterior, model), x)
+
+    def in_users_unit(self, values: Tensor, density: Mixture | None) -> tuple[Tensor, Mixture]:
+        """The values (S, N) of functions and the density of a label: the method's own, or around these functions."""
+        scale, values = self.scale, self.scale.values(values)
+        if density is None:
+            return values, around_functions(values, self.noise_std)
+        own = Mixture(density.weights.double(), scale.values(density.means), density.stds.double() * scale.y_std)
+        return values, own
 
     @contextmanager
     def _as_evaluated(self) -> Iterator[None]:
@@ -139,6 +152,14 @@ class Predictor:
                 return
             with _PRECISION, precision(wanted):  # a switch of the whole process
                 yield
+
+
+def _given_reference(posterior: Parts, model: Model) -> tuple[Parts, Model]:
+    """The posterior without the support inputs, and the model that normalises by them."""
+    if REFERENCE not in posterior:
+        return posterior, model
+    own = {part: params for part, params in posterior.items() if part != REFERENCE}
+    return own, model._replace(network=model.network.given(posterior[REFERENCE]["x"]))
 
 
 _PRECISION = threading.RLock()

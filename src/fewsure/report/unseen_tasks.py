@@ -12,7 +12,7 @@ from fewsure.core.vectorise import take
 from fewsure.data.classification import Classification
 from fewsure.evaluation.evaluate import Score, UnseenBlock, score_blocks, shared_noise, unseen_block
 from fewsure.evaluation.metrics.scores import class_probabilities
-from fewsure.evaluation.scoring import Predict
+from fewsure.evaluation.scoring.predict import Predict
 from fewsure.training.experiment import Experiment
 from fewsure.types import Facts, Noise, Parts, Task
 

@@ -45,7 +45,7 @@ class RowTasks:
         examples = self.pool.examples[rows].to(torch.get_default_dtype())
         parts = torch.split(examples, [self._shot, self._query], dim=1)
         support, query = (Batch(part[..., :-1], part[..., -1:]) for part in parts)
-        return Task(support, query), {"task": which}
+        return Task(support, query, which), {"task": which}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What is measured on a task and how it is summed up over tasks, for each kind of task."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -9,13 +9,11 @@ from fewsure.data.own.regression import OwnRegression
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.evaluation.scoring.classification import ClassificationScorer
 from fewsure.evaluation.scoring.observed import ObservedScorer
+from fewsure.evaluation.scoring.predict import Predict
 from fewsure.evaluation.scoring.regression import RegressionScorer
 from fewsure.evaluation.temperature import temperature_of
 from fewsure.training.experiment import Experiment
 from fewsure.types import Draw, Facts, Noise, Records, Task
-
-Predict = Callable[[Tensor], Tensor]
-"""x (N, …) → outputs (S, N, C) of S functions from a task's posterior."""
 
 
 class Scorer(Protocol):

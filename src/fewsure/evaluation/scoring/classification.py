@@ -1,6 +1,6 @@
 """Scores of classification tasks, from class probabilities averaged over the sampled functions."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from fewsure.evaluation.metrics.calibration import (
 )
 from fewsure.evaluation.metrics.scores import brier_score, class_probabilities, negative_log_likelihood
 from fewsure.evaluation.metrics.summary import TaskMean, TaskTotal
+from fewsure.evaluation.scoring.predict import Predict
 from fewsure.evaluation.temperature import Temperature
 from fewsure.types import Draw, Facts, Noise, Records, Task
 
@@ -33,7 +34,7 @@ class ClassificationScorer:
     def draws(self) -> Mapping[str, Draw]:
         return {}
 
-    def score(self, predict: Callable[[Tensor], Tensor], task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
+    def score(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
         """`accuracy`, `nll` and `brier`; the `confidence` of each query point and whether it was `correct`."""
         probabilities = class_probabilities(predict(task.query.x))
         confidence, label = probabilities.max(-1)

@@ -1,8 +1,8 @@
 """Scores of regression tasks whose truth nobody knows: against the labels that were observed.
 
-The predictive distribution of a label at x is a mixture of S Gaussians, N(f_s(x), noise_std²) around the values of the
-S sampled functions. The noise's standard deviation is given by the user or learned from validation tasks
-(`fewsure.evaluation.calibrate`); it belongs to the predictor. Of each query point with the label y:
+The predictive distribution of a label at x is a mixture of Gaussians: the method's own, or N(f_s(x), noise_std²) around
+the values of the S sampled functions. The noise's standard deviation is given by the user or learned from validation
+tasks (`fewsure.evaluation.calibrate`); it belongs to the predictor. Of each query point with the label y:
 
     squared error     (mean of f_s(x) − y)²
     NLL               −ln 1/S Σ_s N(y; f_s(x), noise_std²)
@@ -15,16 +15,15 @@ labels, so that even the right ones look too sure there.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.special import ndtr
 
-from fewsure.errors import FewsureError
 from fewsure.evaluation.metrics.calibration import levels_like, quantiles
-from fewsure.evaluation.metrics.scores import mean_squared_error, mixture_nll
+from fewsure.evaluation.metrics.density import log_density, mean, share_below
+from fewsure.evaluation.scoring.predict import Predict
 from fewsure.evaluation.scoring.regression import summarise
 from fewsure.types import Draw, Facts, Noise, Records, Task
 
@@ -34,7 +33,7 @@ class ObservedScorer:
     """Squared error, likelihood and reliability on the query set, in the unit of the target."""
 
     noise_std: float | None
-    """In the unit that networks see; it must be known by the time of scoring."""
+    """In the unit that networks see; None where the method has a density of its own, or the noise is not known yet."""
     unit: float
     """The target's unit, in which errors are reported: its standard deviation over the training rows."""
 
@@ -42,21 +41,19 @@ class ObservedScorer:
     def draws(self) -> Mapping[str, Draw]:
         return {}
 
-    def score(self, predict: Callable[[Tensor], Tensor], task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
+    def score(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
         """`mse`, `nll` and two rows of 11 `reliability` levels."""
-        if self.noise_std is None:
-            raise FewsureError("the noise on labels is not known yet; evaluate a trained run, or give --noise-std")
-        outputs, y = predict(task.query.x), task.query.y
-        values, labels = outputs.squeeze(-1), y.squeeze(-1)
-        share_below = ndtr((labels - values) / self.noise_std).mean(0)
-        levels = levels_like(share_below).unsqueeze(-1)
+        outputs, labels = predict(task.query.x), task.query.y.squeeze(-1)
+        density, values = predict.density(task.query.x, self.noise_std, outputs), outputs.squeeze(-1)
+        below = share_below(density, labels)
+        levels = levels_like(below).unsqueeze(-1)
         return {
-            "mse": mean_squared_error(outputs, y) * self.unit**2,
-            "nll": mixture_nll(outputs, y, self.noise_std) + math.log(self.unit),
-            "reliability": (share_below <= levels).to(values.dtype).mean(-1),
+            "mse": (mean(density) - labels).square().mean() * self.unit**2,
+            "nll": -log_density(density, labels).mean() + math.log(self.unit),
+            "reliability": (below <= levels).to(values.dtype).mean(-1),
             "reliability_without_noise": (labels <= quantiles(values)).to(values.dtype).mean(-1),
         }
 
     def summarise(self, shards: Iterable[Records]) -> dict[str, Any]:
-        assert self.noise_std is not None
-        return {**summarise(shards, "without_noise"), "noise_std": self.noise_std * self.unit}
+        noise = {} if self.noise_std is None else {"noise_std": self.noise_std * self.unit}
+        return summarise(shards, "without_noise") | noise

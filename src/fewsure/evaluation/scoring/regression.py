@@ -8,7 +8,7 @@ The metric is easily gamed: adding N(0, noise_std²) to the sampled values makes
 is measured too, under `with_noise`, and shown as a row of its own.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,9 @@ from torch import Tensor
 
 from fewsure.data.sets.sine_line import GRID
 from fewsure.evaluation.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
-from fewsure.evaluation.metrics.scores import mean_squared_error, mixture_nll
+from fewsure.evaluation.metrics.density import log_density, mean
 from fewsure.evaluation.metrics.summary import TaskMean, TaskTotal
+from fewsure.evaluation.scoring.predict import Predict
 from fewsure.types import Draw, Facts, Noise, Records, Task
 
 SAMPLES_WITH_NOISE = 32
@@ -34,18 +35,19 @@ class RegressionScorer:
     def draws(self) -> Mapping[str, Draw]:
         return {"observation": Draw((SAMPLES_WITH_NOISE, GRID))}
 
-    def score(self, predict: Callable[[Tensor], Tensor], task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
+    def score(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
         """`mse`, `nll` and two rows of 11 `reliability` levels."""
 
         def reliability(predictions: Tensor) -> Tensor:
             return quantile_reliability(predictions, facts["truth"].squeeze(-1), self.noise_std)
 
-        at_query, at_grid = predict(task.query.x), predict(facts["grid"]).squeeze(-1)
+        density, y = predict.density(task.query.x, self.noise_std), task.query.y.squeeze(-1)
+        at_grid = predict(facts["grid"]).squeeze(-1)
         repeated = at_grid[torch.arange(SAMPLES_WITH_NOISE, device=at_grid.device) % len(at_grid)]
         noisy = repeated + self.noise_std * noise["observation"]
         return {
-            "mse": mean_squared_error(at_query, task.query.y),
-            "nll": mixture_nll(at_query, task.query.y, self.noise_std),
+            "mse": (mean(density) - y).square().mean(),
+            "nll": -log_density(density, y).mean(),
             "reliability": reliability(at_grid),
             "reliability_with_noise": reliability(noisy),
         }
@@ -59,12 +61,12 @@ def summarise(shards: Iterable[Records], variant: str) -> dict[str, Any]:
     means = {name: TaskMean() for name in ("mse", "nll")}
     headline, other = TaskTotal(), TaskTotal()
     for records in shards:
-        for name, mean in means.items():
-            mean.add(records[name])
+        for name, over_tasks in means.items():
+            over_tasks.add(records[name])
         headline.add(records["reliability"])
         other.add(records[f"reliability_{variant}"])
     return {
-        **{name: mean.summary() for name, mean in means.items()},
+        **{name: over_tasks.summary() for name, over_tasks in means.items()},
         **_calibration(headline),
         variant: _calibration(other),
     }

@@ -1,0 +1,85 @@
+"""Predictive densities of a label: mixtures of K Gaussians at each of N points.
+
+A method that has no density of its own predicts with S functions and one noise for all points: that is the mixture of S
+Gaussians N(f_s(x), noise_std²), each of weight 1/S.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.special import ndtr, ndtri
+
+from fewsure.types import Mixture
+
+BISECTIONS = 60
+
+
+def around_functions(values: Float[Tensor, "S N"], noise_std: float) -> Mixture:
+    """The mixture of Gaussians around the values of S functions.
+
+    >>> around_functions(torch.zeros(2, 1), noise_std=3.0).stds
+    tensor([[3., 3.]])
+    """
+    means = values.T
+    return Mixture(torch.full_like(means, 1 / len(values)), means, torch.full_like(means, noise_std))
+
+
+def mean(density: Mixture) -> Float[Tensor, " N"]:
+    """Σ_k w_k m_k."""
+    return (density.weights * density.means).sum(-1)
+
+
+def std_of_means(density: Mixture) -> Float[Tensor, " N"]:
+    """The part of the standard deviation that is between the components: what more examples would remove."""
+    deviations = density.means - mean(density).unsqueeze(-1)
+    return (density.weights * deviations.square()).sum(-1).sqrt()
+
+
+def std_within(density: Mixture) -> Float[Tensor, " N"]:
+    """The part that is within them: the noise on labels."""
+    return (density.weights * density.stds.square()).sum(-1).sqrt()
+
+
+def std(density: Mixture) -> Float[Tensor, " N"]:
+    """Both parts.
+
+    >>> std(Mixture(torch.tensor([[0.5, 0.5]]), torch.tensor([[-4.0, 4.0]]), torch.tensor([[3.0, 3.0]])))
+    tensor([5.])
+    """
+    return (std_of_means(density).square() + std_within(density).square()).sqrt()
+
+
+def log_density(density: Mixture, y: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """ln Σ_k w_k N(y; m_k, s_k²).
+
+    >>> log_density(around_functions(torch.zeros(4, 1), 1.0), torch.zeros(1))
+    tensor([-0.9189])
+    """
+    standardised = (y.unsqueeze(-1) - density.means) / density.stds
+    of_components = -0.5 * standardised.square() - density.stds.log() - 0.5 * math.log(2 * math.pi)
+    return (density.weights.log() + of_components).logsumexp(-1)
+
+
+def share_below(density: Mixture, y: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """P(label ≤ y) = Σ_k w_k Φ((y − m_k) / s_k)."""
+    below: Tensor = ndtr((y.unsqueeze(-1) - density.means) / density.stds)
+    return (density.weights * below).sum(-1)
+
+
+def quantile(density: Mixture, level: float) -> Float[Tensor, " N"]:
+    """The value below which a label lies with probability `level`, by bisection.
+
+    >>> float(quantile(around_functions(torch.zeros(1, 1, dtype=torch.float64), 1.0), 0.975).round(decimals=4))
+    1.96
+    """
+    # No component has less, or more, than `level` beyond these ends.
+    reach: Tensor = ndtri(torch.tensor(level, dtype=density.means.dtype))
+    ends = density.means + density.stds * reach
+    low, high = ends.amin(-1), ends.amax(-1)
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        below = share_below(density, middle) < level
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return (low + high) / 2

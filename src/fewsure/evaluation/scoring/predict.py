@@ -1,0 +1,31 @@
+"""How a task is predicted, as scorers ask for it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fewsure.errors import FewsureError
+from fewsure.evaluation.metrics.density import around_functions
+from fewsure.types import Mixture
+
+
+class Predict(NamedTuple):
+    """The predictions of one adapted task."""
+
+    functions: Callable[[Tensor], Tensor]
+    """x (N, …) → outputs (S, N, C) of S functions from the task's posterior."""
+    own_density: Callable[[Tensor], Mixture] | None = None
+    """x → the density of a label, of a method that has one."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.functions(x)
+
+    def density(self, x: Tensor, noise_std: float | None, functions: Tensor | None = None) -> Mixture:
+        """The density of a label at x; the values of the `functions` there are made where they are not given."""
+        if self.own_density is not None:
+            return self.own_density(x)
+        if noise_std is None:
+            raise FewsureError("the noise on labels is not known yet; evaluate a trained run, or give --noise-std")
+        values = self.functions(x) if functions is None else functions
+        return around_functions(values.squeeze(-1), noise_std)
