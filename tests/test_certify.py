@@ -20,7 +20,7 @@ from fewsure.certification.theorem import theorem_of
 from fewsure.cli.main import main
 from fewsure.core import streams
 from fewsure.core.vectorise import take
-from fewsure.data.classification import Features, forget_pools
+from fewsure.data.classification import FeatureHeadOptions, Features, forget_pools
 from fewsure.data.episodes import Episodes
 from fewsure.data.own.arrays import GivenClasses, classification_tasks, regression_tasks
 from fewsure.data.own.regression import RowTasks
@@ -59,7 +59,7 @@ def sine_line(**options: object) -> Experiment:
 def blobs(folder: Path, **options: object) -> Experiment:
     """Maml on Gaussian blobs: 24 classes in each split, 5-way 1-shot would be easy, 3-way 2-shot is easier still."""
     data = Features(**({"folder": str(write_blobs(folder, classes=24)), "way": 3, "shot": 2, "query": 4} | options))  # type: ignore[arg-type]
-    return Experiment(Maml(inner_lr=0.1), data, MlpOptions((8,)), Training(tasks=3), preset="test")
+    return Experiment(Maml(inner_lr=0.1), data, FeatureHeadOptions((8,)), Training(tasks=3), preset="test")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Results and caches carry the number of their format: older ones are read or made again, others are refused.
+"""Results and caches carry the number of their format: caches of another one are made again, results refused.
 
 Nothing that is read is executed.
 """
@@ -44,16 +44,14 @@ def test_results_say_which_format_they_have(run: Run) -> None:
         assert json.loads((run.folder / name).read_text())["format"] == RESULT_FORMAT
 
 
-def test_the_first_results_had_no_format_and_are_read(run: Run) -> None:
+def test_a_result_of_another_format_or_of_none_is_refused(run: Run) -> None:
     path = run.folder / "evaluation.json"
-    written = path.read_text()
-    first = {name: value for name, value in json.loads(written).items() if name != "format"}
-    path.write_text(json.dumps(first))
-    assert run.evaluation() == first
-    path.write_text(json.dumps(first | {"format": 99}))
-    with pytest.raises(FewsureError, match=r"has format 99, but this version reads 1; run `fewsure evaluate"):
-        run.evaluation()
-    path.write_text(written)
+    whole = path.read_text()
+    for other in ({"format": 99}, {"format": None}):
+        path.write_text(json.dumps(json.loads(whole) | other))
+        with pytest.raises(FewsureError, match=r"has format (99|None) .*, but this version reads 1; run `fewsure eval"):
+            run.evaluation()
+    path.write_text(whole)
 
 
 @pytest.mark.parametrize(("written", "is_read"), [(cache.FORMAT, True), (cache.FORMAT + 1, False), (None, False)])

@@ -274,7 +274,7 @@ def test_train_evaluate_compare_and_report_on_a_table(
     *_, last = capsys.readouterr().out.splitlines()
     summary = json.loads(last)
     assert set(summary) >= {"mse", "nll", "ece", "mce", "reliability", "without_noise", "noise_std", "data_checksum"}
-    assert summary["noise_std"] == json.loads((runs[1] / "noise.json").read_text())["noise_std"]
+    assert summary["noise_std"] == json.loads((runs[1] / "fitted.json").read_text())["noise_std"]
     assert 300 < summary["mse"]["mean"] < 30_000  # in the unit of y, whose spread is about 50
     assert main(["compare", *map(str, runs)]) == 0
     assert main(["report", *map(str, runs), "--out", str(tmp_path / "report.html")]) == 0
@@ -478,6 +478,6 @@ def test_wrong_image_folders_are_refused_with_what_to_do(
 @pytest.mark.parametrize("noise_std", [0.0, 1e308, "x"])
 def test_learned_noise_that_cannot_be_is_refused_with_its_file(tmp_path: Path, noise_std: object) -> None:
     run = start_run(tmp_path / "run", load_preset("recommended", "maml", "sine-line"), resume=False)
-    (run.folder / "noise.json").write_text(json.dumps({"noise_std": noise_std}))
-    with pytest.raises(FewsureError, match=r"noise.json is damaged .*; delete it, and it is made again"):
-        run.learned(["noise_std"])
+    (run.folder / "fitted.json").write_text(json.dumps({"noise_std": noise_std}))
+    with pytest.raises(FewsureError, match=r"fitted.json is damaged .*; delete it, and it is made again"):
+        run.fitted(["noise_std"])

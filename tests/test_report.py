@@ -688,7 +688,7 @@ def test_what_is_wrong_is_named_and_the_others_are_shown(
     checkpoint = folders["cut"] / "checkpoint.safetensors"
     checkpoint.write_bytes(checkpoint.read_bytes()[:100])
     (folders["begun"] / "checkpoint.safetensors").unlink()
-    (folders["evaluation"] / "evaluation.json").write_text('{"algorithm": "maml"}')
+    (folders["evaluation"] / "evaluation.json").write_text('{"format": 1, "algorithm": "maml"}')
     result = evaluations(runs)[1]
     result["mse"]["mean"] = float("nan")
     (folders["other-evaluation"] / "evaluation.json").write_text(json.dumps(result))

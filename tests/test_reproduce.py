@@ -386,10 +386,10 @@ def test_validation_classes_join_a_last_training_with_the_temperature_that_the_b
     joined = json.loads((runs / "seed-0" / "config.json").read_text())
     best = runs / joined["preset"].removeprefix("recommended, ").replace(" ", "-")
     data = json.loads((best / "config.json").read_text())["data"]
-    learned = json.loads((best / "temperature.json").read_text())
+    learned = json.loads((best / "fitted.json").read_text())
     assert set(learned) == {"softmax_temperature", "temperature_exponent"} <= {key for key in data if data[key] is None}
     assert joined["data"] == data | learned | {"train_on_validation": True}
-    assert not (runs / "seed-0" / "temperature.json").exists()
+    assert not (runs / "seed-0" / "fitted.json").exists()
     assert "it is the best trial's, which did not." in page
 
 

@@ -95,7 +95,7 @@ def test_an_exponent_is_found_again_from_tasks_whose_labels_follow_it() -> None:
 
 def test_a_temperature_is_learned_for_an_exponent_that_is_given(tmp_path: Path) -> None:
     run = trained(tmp_path, softmax_temperature=None, temperature_exponent=0.3)
-    found = json.loads((run.folder / "temperature.json").read_text())
+    found = json.loads((run.folder / "fitted.json").read_text())
     assert set(found) == {"softmax_temperature"}
     meta, data = run.load(CPU).meta, run.experiment.data
 
@@ -128,7 +128,7 @@ def test_a_task_is_surer_the_less_is_left_for_other_classes() -> None:
 
 def test_with_an_exponent_predictions_are_those_of_a_query_set(tmp_path: Path) -> None:
     run = trained(tmp_path, "simpa", softmax_temperature=None, temperature_exponent=None)
-    found = json.loads((run.folder / "temperature.json").read_text())
+    found = json.loads((run.folder / "fitted.json").read_text())
     assert set(found) == {"softmax_temperature", "temperature_exponent"}
     assert found["temperature_exponent"] != 0
     summary = evaluate_run(run, CPU, tasks=20, seed=0, quiet=True)
@@ -146,7 +146,7 @@ def test_with_an_exponent_predictions_are_those_of_a_query_set(tmp_path: Path) -
     np.testing.assert_allclose(together.probabilities, divided.softmax(-1).mean(0), atol=1e-5)
     with pytest.raises(FewsureError, match="--temperature-exponent 0"):
         export(adapted)
-    (run.folder / "temperature.json").write_text(json.dumps({"softmax_temperature": 1.0}))
+    (run.folder / "fitted.json").write_text(json.dumps({"softmax_temperature": 1.0}))
     with pytest.raises(FewsureError, match="temperature_exponent"):
         calibrated(run, CPU)
 
@@ -164,7 +164,7 @@ def test_coverage_with_an_exponent_is_for_query_sets_like_those_that_were_certif
 
 def test_the_temperature_is_learned_when_training_ends_and_lowers_the_nll_of_validation_tasks(tmp_path: Path) -> None:
     run = trained(tmp_path, softmax_temperature=None)
-    temperature = json.loads((run.folder / "temperature.json").read_text())["softmax_temperature"]
+    temperature = json.loads((run.folder / "fitted.json").read_text())["softmax_temperature"]
     assert temperature != 1
     learned = calibrated(run, CPU)
     assert learned.data == replace(run.experiment.data, softmax_temperature=temperature)  # type: ignore[type-var]
@@ -182,7 +182,7 @@ def test_the_temperature_is_learned_when_training_ends_and_lowers_the_nll_of_val
 def test_a_given_temperature_is_what_outputs_are_divided_by(tmp_path: Path) -> None:
     for method in ("maml", "protonet", "simpa"):
         run = trained(tmp_path / method, method, softmax_temperature=2.0)
-        assert not (run.folder / "temperature.json").exists()
+        assert not (run.folder / "fitted.json").exists()
         adapted, x = adapted_to_the_first(run)
         probabilities = np.asarray(adapted.predict(x).probabilities)
         predictor = adapted.predictor
@@ -235,7 +235,7 @@ def test_predictions_at_the_temperature_of_the_mixture_are_one_networks_and_samp
     tmp_path: Path,
 ) -> None:
     run = trained(tmp_path, "simpa", softmax_temperature=None, temperature_of="mixture")
-    temperature = json.loads((run.folder / "temperature.json").read_text())["softmax_temperature"]
+    temperature = json.loads((run.folder / "fitted.json").read_text())["softmax_temperature"]
     summary = evaluate_run(run, CPU, tasks=20, seed=0, quiet=True)
     assert (summary["softmax_temperature"], summary["temperature_of"]) == (temperature, "mixture")
     assert summary["samples"] == 32
@@ -259,16 +259,16 @@ def test_a_temperature_of_a_checkpoint_on_the_way_is_not_kept(tmp_path: Path, mo
 
     def save_and_be_looked_at(run: Run, *given: Any, **named: Any) -> None:
         save(run, *given, **named)
-        run.save_learned({"softmax_temperature": 77.0})
+        run.save_fitted({"softmax_temperature": 77.0})
 
     monkeypatch.setattr(Run, "save", save_and_be_looked_at)
-    assert trained(tmp_path, softmax_temperature=None).learned(["softmax_temperature"]) != {"softmax_temperature": 77}
+    assert trained(tmp_path, softmax_temperature=None).fitted(["softmax_temperature"]) != {"softmax_temperature": 77}
 
 
 def test_a_calibration_belongs_to_its_temperature(tmp_path: Path) -> None:
     run = trained(tmp_path, softmax_temperature=None)
     before = checkpoint_digest(run)
-    run.save_learned({"softmax_temperature": 2.0})
+    run.save_fitted({"softmax_temperature": 2.0})
     assert checkpoint_digest(run) != before
 
 
@@ -310,9 +310,9 @@ def test_tasks_are_loaded_once_whatever_the_temperature(tmp_path: Path) -> None:
 )
 def test_a_damaged_temperature_is_one_line(content: str, word: str, tmp_path: Path) -> None:
     run = trained(tmp_path, softmax_temperature=None)
-    (run.folder / "temperature.json").write_text(content)
+    (run.folder / "fitted.json").write_text(content)
     with pytest.raises(FewsureError, match=word):
-        run.learned(["softmax_temperature"])
+        run.fitted(["softmax_temperature"])
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,10 @@ def test_a_checkpoint_of_another_experiment_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 99, "version": "9.9"}, "run format 99"),
+        (
+            {"format": 99, "version": "9.9"},
+            r"format 99 \(version 9.9\), but this version reads 1; train the run anew",
+        ),
         ({"training": {}}, "is missing"),
         ({"network": {"hidden": [5], "colour": 1}}, "unknown option `colour`"),
         ({"network": {"hidden": 5}}, "a list"),

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import signal
-from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from fewsure.evaluation.evaluate import evaluate, evaluate_in_shards, identity
 from fewsure.training.experiment import GROUPS, Experiment
 from fewsure.training.loop import Progress, Validation, train
 from fewsure.training.runs import LAST, Checkpoint, Run
-from fewsure.training.tensorboard import EventWriter
+from fewsure.training.tensorboard import event_writer
 from fewsure.types import Parts
 
 WITHOUT_EFFECT = ("chunk_size", "cuda_graph")
@@ -101,7 +101,11 @@ def train_run(
     """
     validation = _validation(run.experiment, keep_best, device) if keep_best else None
     quiet = quiet or not is_first()
-    with ProgressLine(f"training {run.experiment.algorithm_name}", quiet=quiet) as line, StopSignal() as stop:
+    with (
+        event_writer(run.folder, _updates_made(run, device)) if tensorboard and is_first() else nullcontext() as log,
+        ProgressLine(f"training {run.experiment.algorithm_name}", quiet=quiet) as line,
+        StopSignal() as stop,
+    ):
 
         def show(progress: Progress) -> None:
             shown = {name: value for name, value in progress.means.items() if "." not in name}  # parts of others
@@ -116,10 +120,10 @@ def train_run(
             max_skipped=max_skipped,
             validation=validation,
             show=show,
-            log=_event_writer(run, device) if tensorboard and is_first() else lambda line: None,
+            log=log,
             stop=stop,
         )
-    if any_of(stop()) and run.load(device).update < run.experiment.training.updates:
+    if any_of(stop()) and _updates_made(run, device) < run.experiment.training.updates:
         raise Stopped(run.folder, stop.received or signal.SIGTERM)
     calibrated(run, device, quiet=quiet)
     lines = run.metrics()
@@ -128,9 +132,8 @@ def train_run(
     return lines[-1]
 
 
-def _event_writer(run: Run, device: torch.device) -> Callable[[Mapping[str, Any]], None]:
-    """Writes logged lines as events for TensorBoard, too."""
-    return EventWriter(run.folder, run.load(device).update if run.has_checkpoint else 0).add
+def _updates_made(run: Run, device: torch.device) -> int:
+    return run.load(device).update if run.has_checkpoint else 0
 
 
 def _validation(experiment: Experiment, every: int, device: torch.device) -> Validation:

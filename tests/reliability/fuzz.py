@@ -58,7 +58,7 @@ from .faults import ROOT
 CPU = torch.device("cpu")
 NAMES = (
     *("run: config.json", "run: checkpoint", "run: best checkpoint", "run: metrics.jsonl", "run: evaluation.json"),
-    *("run: evaluated tasks", "run: older evaluated tasks", "run: noise.json", "run: calibration", "run: data.json"),
+    *("run: evaluated tasks", "run: fitted.json", "run: calibration", "run: data.json"),
     *("run: certificate.json", "adapted task", "results", "features.json", "feature network"),
     *("pickle", "zip", "tar", "image", "csv", "list of images", "list of classes", "list of checksums"),
     *("features", "cache"),
@@ -370,11 +370,6 @@ def all_readers(place: Path) -> dict[str, Reader]:
         shard.write_bytes(content)
         trained.evaluation_records()
 
-    def older_file(content: bytes) -> None:
-        (copy / "evaluation.json").write_text(json.dumps({"tasks": 4}))
-        (copy / "evaluation.safetensors").write_bytes(content)
-        run.evaluation_records()
-
     def all_of_zip(path: Path) -> None:
         with archives.members(path.parent, path.stem) as members:
             for member in members:
@@ -438,9 +433,8 @@ def all_readers(place: Path) -> dict[str, Reader]:
         "run: metrics.jsonl": run_file("metrics.jsonl", lambda path: run.metrics()),
         "run: evaluation.json": run_file("evaluation.json", lambda path: run.evaluation()),
         "run: evaluated tasks": Reader(shard_file, [shard.read_bytes()]),
-        "run: older evaluated tasks": Reader(older_file, [save(trained.evaluation_records())]),
-        "run: noise.json": Reader(
-            file("noise.json", lambda path: run.learned(["noise_std"])), [b'{"noise_std": 0.25}\n']
+        "run: fitted.json": Reader(
+            file("fitted.json", lambda path: run.fitted(["noise_std"])), [b'{"noise_std": 0.25}\n']
         ),
         "run: calibration": run_file("conformal.safetensors", conformal.load),
         "run: data.json": run_file("data.json", lambda path: require_fresh(run, run.experiment)),

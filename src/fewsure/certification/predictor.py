@@ -39,7 +39,7 @@ from fewsure.theory.conformal import (
     residual_scores,
 )
 from fewsure.training.experiment import Experiment
-from fewsure.training.runs import CHECKPOINT, LEARNED_FILES, Checkpoint, Run
+from fewsure.training.runs import CHECKPOINT, FITTED, Checkpoint, Run
 from fewsure.types import Draw, Facts, Mixture, Noise, Parts, Task
 
 CALIBRATION = "conformal.safetensors"
@@ -148,11 +148,11 @@ def load_predictor(run: Run, device: torch.device) -> tuple[str, Experiment, Che
 
 
 def checkpoint_digest(run: Run) -> str:
-    """SHA-256 of the checkpoint, and of the temperature that was learned for it: it names the predictor."""
-    path, learned = run.folder / CHECKPOINT, run.folder / LEARNED_FILES["softmax_temperature"]
+    """SHA-256 of the checkpoint, and of the temperature or noise that was fitted for it: it names the predictor."""
+    path, fitted = run.folder / CHECKPOINT, run.folder / FITTED
     if not path.is_file():
         return ""
-    return hashlib.sha256(path.read_bytes() + (learned.read_bytes() if learned.is_file() else b"")).hexdigest()
+    return hashlib.sha256(path.read_bytes() + (fitted.read_bytes() if fitted.is_file() else b"")).hexdigest()
 
 
 def norm_of(experiment: Experiment) -> str:

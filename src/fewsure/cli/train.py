@@ -28,6 +28,7 @@ from fewsure.report.evaluation_tables import training_table
 from fewsure.report.tables import print_tables
 from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
 from fewsure.training.runs import Run
+from fewsure.training.tensorboard import require_tensorboard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,8 @@ class Options(Common):
     max_skipped: int = 20
     """Updates in a row whose numbers are not finite, after which training stops. Each of them is skipped."""
     tensorboard: bool = False
-    """Write what is logged as event files for TensorBoard, too, into `tensorboard` in the run folder."""
+    """Write what is logged as event files for TensorBoard, too, into `tensorboard` in the run folder. Needs
+    `pip install "fewsure[track]"`."""
     from_maml: Path | None = None
     """Start a new platipus run at the weights of this MAML run."""
 
@@ -66,6 +68,8 @@ def main(arguments: list[str]) -> None:
     for name in ("checkpoint_every", "keep_last", "max_skipped"):
         require(getattr(options, name) >= 1, name, "at least 1", getattr(options, name))
     require(options.keep_best >= 0, "keep_best", "at least 0", options.keep_best)
+    if options.tensorboard:
+        require_tensorboard()
     with process_group(options.device) as device:
         meta = None
         if options.from_maml is not None:

@@ -118,6 +118,20 @@ def from_json(text: str) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
+def read_record(path: Path, expected_format: int, advice: str) -> dict[str, Any]:
+    """The JSON object in a file that says its format; anything else is refused in one line, which ends in advice."""
+    try:
+        record: dict[str, Any] = dict(from_json(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise FewsureError(f"{path} cannot be read ({error}); {advice}") from error
+    if record.get("format") != expected_format:
+        raise FewsureError(
+            f"{path} has format {record.get('format')!r} (version {record.get('version')}), but this version reads "
+            f"{expected_format}; {advice}"
+        )
+    return record
+
+
 def finite(value: Any) -> Any:
     """A JSON value in which numbers that are not finite, for which JSON has no word, are null.
 

@@ -1,4 +1,4 @@
-"""The records of evaluated tasks, in shards: what an evaluation keeps as it goes, and what is read of it later.
+"""The records of evaluated tasks, in shards: kept as an evaluation goes on, and read from later.
 
 A shard is a safetensors file with one row per task. It is named after its first task, and after their number if that is
 not 2,000: the last shards of a longer and of a shorter evaluation lie side by side until one of them is whole. The
@@ -7,7 +7,7 @@ header of a file says what it belongs to:
     format        of the file
     evaluation    the evaluation that its tasks are of (`fewsure.evaluation.evaluate.identity`)
     first, tasks  the number of its first task, and how many there are
-    seconds       what they took
+    seconds       how long they took
 
 A file is whole or not there, and one whose header says something else is not taken up.
 """
@@ -33,7 +33,7 @@ SHARD_FORMAT = 1
 
 
 class Shard(NamedTuple):
-    """What was found of consecutive tasks."""
+    """The records of consecutive tasks."""
 
     records: dict[str, Tensor]
     seconds: float
@@ -42,11 +42,8 @@ class Shard(NamedTuple):
 class Store(Protocol):
     """Where the shards of one evaluation are kept, by the number of their first task."""
 
-    def has(self, first: int, tasks: int) -> bool:
-        """Whether there is a whole shard of just these tasks."""
-
-    def read(self, first: int, tasks: int) -> Shard:
-        """The shard of these tasks, which is there."""
+    def read(self, first: int, tasks: int) -> Shard | None:
+        """The whole shard of just these tasks, if it is there."""
 
     def write(self, first: int, shard: Shard) -> None:
         """Keep one."""
@@ -58,11 +55,8 @@ class DiscardShards:
     def __init__(self, heard: Callable[[int], None]) -> None:
         self._heard = heard
 
-    def has(self, first: int, tasks: int) -> bool:
-        return False
-
-    def read(self, first: int, tasks: int) -> Shard:
-        raise KeyError(first)
+    def read(self, first: int, tasks: int) -> Shard | None:
+        return None
 
     def write(self, first: int, shard: Shard) -> None:
         self._heard(rows(shard.records))
@@ -71,11 +65,8 @@ class DiscardShards:
 class InMemory(dict[int, Shard]):
     """Shards that go with the process."""
 
-    def has(self, first: int, tasks: int) -> bool:
-        return first in self and rows(self[first].records) == tasks
-
-    def read(self, first: int, tasks: int) -> Shard:
-        return self[first]
+    def read(self, first: int, tasks: int) -> Shard | None:
+        return self.get(first)
 
     def write(self, first: int, shard: Shard) -> None:
         self[first] = shard
@@ -87,14 +78,14 @@ class ShardFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def has(self, first: int, tasks: int) -> bool:
+    def read(self, first: int, tasks: int) -> Shard | None:
         try:
-            self.read(first, tasks)
+            return self.load(first, tasks)
         except FewsureError:
-            return False
-        return True
+            return None
 
-    def read(self, first: int, tasks: int) -> Shard:
+    def load(self, first: int, tasks: int) -> Shard:
+        """The shard of these tasks; refused if it is not there, not whole, or of another evaluation."""
         path = self._path(first, tasks)
         try:
             with safe_open(path, "pt") as file:
@@ -115,7 +106,7 @@ class ShardFolder:
             write_atomically(self._path(first, tasks), save(tensors, header))
 
     def forget_other_ends(self, tasks: int) -> None:
-        """Remove the last shards of evaluations of other numbers of tasks, as far as those are no whole ones."""
+        """Remove the last shards of evaluations of other numbers of tasks, unless they are whole."""
         own = self._path(tasks - tasks % SHARD, tasks % SHARD)
         for path in self.folder.glob("*-*.safetensors"):
             if path != own:
@@ -138,13 +129,7 @@ class EvaluatedTasks:
 
     def __iter__(self) -> Iterator[Records]:
         for first in range(0, self._tasks, SHARD):
-            yield self._shards.read(first, min(SHARD, self._tasks - first)).records
-
-
-def in_shards(records: Records) -> Iterator[Records]:
-    """The records of any number of tasks, `SHARD` tasks at a time."""
-    for first in range(0, rows(records), SHARD):
-        yield {name: value[first : first + SHARD] for name, value in records.items()}
+            yield self._shards.load(first, min(SHARD, self._tasks - first)).records
 
 
 def rows(records: Records) -> int:

@@ -25,7 +25,7 @@ from fewsure.evaluation.metrics.scores import class_probabilities, negative_log_
 from fewsure.evaluation.scoring.predict import Predict
 from fewsure.evaluation.temperature import Temperature, log_odds
 from fewsure.training.experiment import Experiment
-from fewsure.training.runs import LEARNED_FILES, Run
+from fewsure.training.runs import FITTED_LIMITS, Run
 from fewsure.types import Facts, Noise, Parts, Task
 
 TASKS = 1000
@@ -49,10 +49,10 @@ def calibrated(run: Run, device: torch.device, *, quiet: bool = False) -> Experi
     names = uncalibrated(experiment)
     if not names:
         return experiment
-    values = run.learned(names)
+    values = run.fitted(names)
     if any_of(values is None):  # all processes must do the same
         values = calibrate(experiment, run.load(device).meta, device, quiet=quiet)
-        run.save_learned(values)
+        run.save_fitted(values)
     return _with(experiment, values or {})
 
 
@@ -66,7 +66,7 @@ def calibrated_at(experiment: Experiment, meta: Parts, device: torch.device, *, 
 def uncalibrated(experiment: Experiment) -> tuple[str, ...]:
     """The options of the data that are to be learned, which are none in the experiment."""
     known = {"noise_std"} if experiment.algorithm.own_density else set()
-    return tuple(name for name in LEARNED_FILES if name not in known and getattr(experiment.data, name, 0.0) is None)
+    return tuple(name for name in FITTED_LIMITS if name not in known and getattr(experiment.data, name, 0.0) is None)
 
 
 def needed_splits(experiment: Experiment) -> tuple[Split, ...]:

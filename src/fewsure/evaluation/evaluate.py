@@ -20,7 +20,7 @@ from torch import Tensor
 from fewsure.core import streams
 from fewsure.core.cuda_graph import CudaGraph
 from fewsure.core.devices import device_name, device_of, precision
-from fewsure.core.distributed import broadcast, processes, share_out
+from fewsure.core.distributed import any_of, processes, share_out
 from fewsure.core.shards import SHARD, InMemory, Shard, Store, concat_shards
 from fewsure.core.vectorise import better_looped, count, draw_noise, draw_per_task, for_each, take
 from fewsure.data import Tasks
@@ -73,19 +73,20 @@ def evaluate_in_shards(
     """
     start = time.perf_counter()
     sizes = {first: min(SHARD, tasks - first) for first in range(0, tasks, SHARD)}
-    there = {first for first, size in sizes.items() if broadcast(store.has(first, size))}  # all do as the first does
     blocks = UnseenBlocks(experiment, meta, seed, stream)
     earlier, samples = 0.0, 0
 
     def shards() -> Iterator[Records]:
         nonlocal earlier, samples
         for first, size in sizes.items():
-            if first in there:
-                records, seconds = store.read(first, size)
-                earlier += seconds
-                progress(first + size)
-            else:
+            shard = store.read(first, size)
+            missing = any_of(shard is None)  # all processes must do the same
+            if shard is None or missing:
                 records = _computed(blocks, first, size, store, progress)
+            else:
+                records = shard.records
+                earlier += shard.seconds
+                progress(first + size)
             samples = int(records["samples"][0])
             yield records
 

@@ -23,14 +23,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fewsure.core.config import from_json, from_record, to_record
+from fewsure.core.config import checked, from_json, from_record, to_record
 from fewsure.core.devices import device_name
 from fewsure.core.files import write_atomically
 from fewsure.core.progress import ProgressLine
 from fewsure.core.signals import Stopped, StopSignal
 from fewsure.data.io.feature_files import load_features, write_features
 from fewsure.data.pools import SPLITS, Pool, Split
-from fewsure.errors import Diverged, FewsureError
+from fewsure.errors import Diverged, FewsureError, require
 from fewsure.features.classifier import FeatureNetwork, Recipe, Training, build_network, precision
 from fewsure.features.extract import extract, nearest_mean_accuracy
 from fewsure.version import __version__
@@ -116,10 +116,12 @@ def load_network(folder: Path, device: torch.device | str = "cpu") -> FeatureNet
     record = _read(folder / "features.json")
     path = folder / "network.safetensors"
     recipe = _recipe(record, folder)
+    channels, *_ = checked(tuple[int, int, int], record.get("shape"), f"{folder}: shape")
+    require(channels >= 1, f"{folder}: channels", "at least 1", channels)
     try:
-        network = build_network(recipe, record["shape"][0]).to_empty(device=device)
+        network = build_network(recipe, channels).to_empty(device=device)
         network.load_state_dict(load_file(path, device=str(device)))
-    except (SafetensorError, OSError, RuntimeError, LookupError, TypeError, ValueError, OverflowError) as error:
+    except (SafetensorError, OSError, RuntimeError, OverflowError) as error:
         raise FewsureError(f"{path} is damaged or of another network ({error}); make the features anew") from error
     return network.eval()
 

@@ -51,7 +51,7 @@ def train(
     max_skipped: int = 20,
     validation: Validation | None = None,
     show: Callable[[Progress], None] = lambda progress: None,
-    log: Callable[[Mapping[str, Any]], None] = lambda line: None,
+    log: Callable[[Mapping[str, Any]], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Parts:
     """Train a run to its end, from its last checkpoint if it has one. Returns the meta-parameters.
@@ -104,7 +104,9 @@ def train(
             show(progress)
         if logged:
             score = validation.score(meta) if validation is not None and validated else math.inf
-            log(_log(run, progress, {"validation_nll": score} if math.isfinite(score) else {}))
+            line = _log(run, progress, {"validation_nll": score} if math.isfinite(score) else {})
+            if log is not None:
+                log(line)
             make_update.forget_means()
             clock.restart()
             if math.isfinite(score):

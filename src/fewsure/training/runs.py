@@ -3,11 +3,10 @@
     config.json               the experiment, the format and the version that wrote it
     data.json                 ids of the classes or tasks that it is trained on, which never certify it
     metrics.jsonl             one line per logged window of updates
-    checkpoint.safetensors    meta-parameters, Adam's state and the number of updates made, in one file
+    checkpoint.safetensors    meta-parameters, the optimiser's state and the number of updates made, in one file
     checkpoints/              the last few of them, by their number of updates, if they are to be kept
     best.safetensors          the one with the best score on validation tasks, with that score, likewise
-    noise.json                the noise on labels that was learned from validation tasks, for a user's own regression
-    temperature.json          the temperature of class probabilities, and its exponent, learned from validation tasks
+    fitted.json               temperature or noise, fitted on validation tasks
     evaluation.json           what `fewsure evaluate` printed; for another checkpoint than the last,
                               evaluation-best.json, evaluation-1000.json …
     evaluation/RECORDS/       the records of its single tasks, in shards (`fewsure.core.shards`); evaluation.json says
@@ -16,7 +15,7 @@
     conformal.safetensors     what prediction sets and intervals with coverage are made from (by `fewsure certify`)
 
 Files are replaced atomically and hold no code. The checkpoint holds no times or paths: the same experiment gives the
-same bytes. Of several processes that train together, the first alone writes.
+same bytes. Of several processes that train together, rank zero alone writes.
 """
 
 import json
@@ -33,14 +32,13 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fewsure.core import streams
-from fewsure.core.config import from_json
+from fewsure.core.config import from_json, read_record
 from fewsure.core.distributed import is_first
 from fewsure.core.files import append_line, leftovers, make_folder, sync, write_atomically
-from fewsure.core.shards import EvaluatedTasks, ShardFolder, concat_shards, in_shards, rows
+from fewsure.core.shards import EvaluatedTasks, ShardFolder, concat_shards
 from fewsure.data import prepared
 from fewsure.errors import FewsureError
 from fewsure.training.experiment import Experiment, from_values
-from fewsure.training.migrations import with_todays_options
 from fewsure.training.optimiser import optimiser_shapes
 from fewsure.types import Parts, Records
 from fewsure.version import __version__
@@ -48,21 +46,16 @@ from fewsure.version import __version__
 FORMAT = 1
 RESULT_FORMAT = 1
 """Of evaluation.json and certificate.json."""
-LEARNED_FILES = {
-    "noise_std": "noise.json",
-    "softmax_temperature": "temperature.json",
-    "temperature_exponent": "temperature.json",
-}
-"""What is learned from validation tasks → the file of a run that keeps it."""
-LEARNED_LIMITS = {
+LAST, BEST = "last", "best"
+"""Names of checkpoints; others go by their number of updates."""
+CHECKPOINT, BEST_FILE, HISTORY, METRICS = "checkpoint.safetensors", "best.safetensors", "checkpoints", "metrics.jsonl"
+FITTED = "fitted.json"
+FITTED_LIMITS = {
     "noise_std": (1e-100, 1e100),
     "softmax_temperature": (1e-15, 1e15),
     "temperature_exponent": (-1.0, 1.0),
 }
-"""Between which it can be: noise is in the target's own unit."""
-LAST, BEST = "last", "best"
-"""Names of checkpoints; others go by their number of updates."""
-CHECKPOINT, BEST_FILE, HISTORY = "checkpoint.safetensors", "best.safetensors", "checkpoints"
+"""The options that are fitted on validation tasks, and their range; noise is in the target's own unit."""
 
 
 class Checkpoint(NamedTuple):
@@ -103,18 +96,8 @@ class Run:
         config = folder / "config.json"
         if not config.is_file():
             raise FewsureError(f"{folder} is not a run: it has no config.json; make one with `fewsure train`")
-        try:
-            record = from_json(config.read_text(encoding="utf-8"))
-            written = record["format"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise FewsureError(f"{config} cannot be read ({error}); train the run anew") from error
-        if written != FORMAT:
-            version = record.get("version")
-            raise FewsureError(
-                f"{folder} has run format {written!r} (version {version}), but this version reads {FORMAT}; "
-                f"use fewsure {version}, or train the run anew"
-            )
-        return cls(folder, from_values(with_todays_options(record), source=str(config)), str(record.get("version")))
+        record = read_record(config, FORMAT, "train the run anew")
+        return cls(folder, from_values(record, source=str(config)), str(record.get("version")))
 
     def initial(self) -> Checkpoint:
         """Where training starts, unless it starts at another run's checkpoint."""
@@ -126,13 +109,12 @@ class Run:
         """Make it the last checkpoint; with `keep_last` above 1, keep so many of the last ones beside it."""
         if not is_first():
             return
-        content = _content(checkpoint)
-        history = self.folder / HISTORY
+        content = _to_bytes(checkpoint)
         if keep_last > 1:  # first, so that none is missing after a kill in between
-            make_folder(history)
-            write_atomically(history / _history_name(checkpoint.update), content)
-        if (self.folder / "metrics.jsonl").exists():  # what was logged before a checkpoint lasts as long as it does
-            sync(self.folder / "metrics.jsonl")
+            make_folder(self.folder / HISTORY)
+            write_atomically(self._history_file(checkpoint.update), content)
+        if (self.folder / METRICS).exists():  # what was logged before a checkpoint lasts as long as it does
+            sync(self.folder / METRICS)
         write_atomically(self.folder / CHECKPOINT, content)
         self.forget_older(keep_last)
 
@@ -140,19 +122,21 @@ class Run:
         """Delete all but the last few checkpoints of the history; nothing unless more than one is to be kept."""
         if is_first() and keep_last > 1:
             for update in self.kept()[:-keep_last]:
-                (self.folder / HISTORY / _history_name(update)).unlink(missing_ok=True)
+                self._history_file(update).unlink(missing_ok=True)
 
     def kept(self) -> list[int]:
         """The numbers of updates of the checkpoints in the history."""
         found = (self.folder / HISTORY).glob("*.safetensors")
         return sorted(int(path.stem) for path in found if path.stem.isascii() and path.stem.isdecimal())
 
+    def _history_file(self, update: int) -> Path:
+        return self.folder / HISTORY / f"{update:08}.safetensors"
+
     def save_best(self, checkpoint: Checkpoint, score: float) -> None:
         """Keep a checkpoint with its score on validation tasks, if that is the lowest so far."""
         if is_first() and score < self.best_score():
-            write_atomically(
-                self.folder / BEST_FILE, _content(checkpoint, score=torch.tensor(score, dtype=torch.float64))
-            )
+            content = _to_bytes(checkpoint, score=torch.tensor(score, dtype=torch.float64))
+            write_atomically(self.folder / BEST_FILE, content)
 
     def best_score(self) -> float:
         """The lowest score on validation tasks so far; infinity if there is none."""
@@ -170,31 +154,27 @@ class Run:
 
     def checkpoint_file(self, which: str = LAST) -> Path:
         """The file of a checkpoint: `last`, `best`, or the number of updates of one that was kept."""
-        if which == LAST:
-            if not self.has_checkpoint:
-                raise FewsureError(f"{self.folder} has no checkpoint yet; continue it with `fewsure train … --resume`")
-            return self.folder / CHECKPOINT
-        names = {str(update): self.folder / HISTORY / _history_name(update) for update in self.kept()}
-        if (self.folder / BEST_FILE).is_file():
-            names = {BEST: self.folder / BEST_FILE} | names
-        if which not in names:
-            there = ", ".join([LAST, *names])
+        if which == LAST and not self.has_checkpoint:
+            raise FewsureError(f"{self.folder} has no checkpoint yet; continue it with `fewsure train … --resume`")
+        files = {LAST: self.folder / CHECKPOINT, BEST: self.folder / BEST_FILE}
+        files |= {str(update): self._history_file(update) for update in self.kept()}
+        if which not in files or not files[which].is_file():
+            there = ", ".join(name for name, file in files.items() if file.is_file())
             raise FewsureError(
                 f"expected `checkpoint` to be one that {self.folder} has ({there}), but got {which!r}; "
                 "`fewsure train` keeps others with --keep-best and --keep-last"
             )
-        return names[which]
+        return files[which]
 
     def load(self, device: torch.device, which: str = LAST) -> Checkpoint:
         """A checkpoint, on a device: the last one, or another that `checkpoint_file` knows."""
         path = self.checkpoint_file(which)
         tensors = self._tensors(path, device)
-        tensors.pop("score", None)
-        expected = self.initial().meta
-        meta: Parts = {part: {} for part in expected}
-        for part, params in expected.items():
+        meta: Parts = {}
+        for part, params in self.initial().meta.items():
+            meta[part] = {}
             for name, value in params.items():
-                found = tensors.pop(f"meta/{part}/{name}", None)
+                found = tensors.get(f"meta/{part}/{name}")
                 if found is None or found.shape != value.shape:
                     came = "nothing" if found is None else tuple(found.shape)
                     raise FewsureError(
@@ -202,12 +182,11 @@ class Run:
                         "does it belong to this config.json?"
                     )
                 if not (found.is_floating_point() and bool(found.isfinite().all())):
-                    raise FewsureError(
-                        f"{path}: {part}/{name} holds values that are no finite numbers; train the run anew"
-                    )
+                    raise FewsureError(f"{path}: {part}/{name} holds numbers that are not finite; train the run anew")
                 meta[part][name] = found
-        update = tensors.pop("update", torch.tensor(-1))
-        optimiser = {name.removeprefix("optimiser/"): value for name, value in tensors.items()}
+        update = tensors.get("update", torch.tensor(-1))
+        prefix = "optimiser/"
+        optimiser = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
         if (
             update.shape != ()
             or not 0 <= int(update) <= self.experiment.training.updates
@@ -229,11 +208,11 @@ class Run:
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         if is_first():
-            append_line(self.folder / "metrics.jsonl", json.dumps(line))
+            append_line(self.folder / METRICS, json.dumps(line))
 
     def metrics(self) -> list[dict[str, Any]]:
         """The logged windows, up to the first line that is not one, such as one that was cut short."""
-        path = self.folder / "metrics.jsonl"
+        path = self.folder / METRICS
         lines: list[dict[str, Any]] = []
         if path.is_file():
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -249,26 +228,24 @@ class Run:
         """Drop lines that a checkpoint does not cover; the seconds of training up to it."""
         kept = [line for line in self.metrics() if line["update"] <= update]
         if is_first():
-            write_atomically(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+            write_atomically(self.folder / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
         return float(kept[-1]["seconds"]) if kept else 0.0
 
-    def save_learned(self, values: Mapping[str, float]) -> None:
-        """Keep the options that were learned from validation tasks together, which have a file of their own."""
-        (file,) = {LEARNED_FILES[name] for name in values}
+    def save_fitted(self, values: Mapping[str, float]) -> None:
+        """Keep the options that were fitted on validation tasks."""
         if is_first():
-            write_atomically(self.folder / file, json.dumps(dict(values)) + "\n")
+            write_atomically(self.folder / FITTED, json.dumps(dict(values)) + "\n")
 
-    def learned(self, names: Sequence[str]) -> dict[str, float] | None:
-        """The options that were learned from validation tasks together, if they were."""
-        (file,) = {LEARNED_FILES[name] for name in names}
-        path = self.folder / file
+    def fitted(self, names: Sequence[str]) -> dict[str, float] | None:
+        """The options of these names that were fitted on validation tasks, if they were."""
+        path = self.folder / FITTED
         if not path.is_file():
             return None
         try:
             found = from_json(path.read_text(encoding="utf-8"))
             values = {name: float(found[name]) for name in names}
             for name, value in values.items():
-                low, high = LEARNED_LIMITS[name]
+                low, high = FITTED_LIMITS[name]
                 if not low <= value <= high:
                     raise ValueError(f"`{name}` is {value}")
         except (ValueError, TypeError, KeyError, OverflowError) as error:
@@ -280,9 +257,9 @@ class Run:
         return ShardFolder(self.folder / _evaluation_name(which) / records)
 
     def save_evaluation(self, summary: dict[str, Any], which: str = LAST) -> None:
-        """Keep what was found of a checkpoint; `evaluation` and `evaluated_tasks` are those of the last.
+        """Keep the result for a checkpoint; `evaluation` and `evaluated_tasks` are those of the last.
 
-        Its records have been kept before; those of evaluations that it replaces are forgotten.
+        Its records have been kept before; those of evaluations that it replaces are removed.
         """
         if is_first():
             name = _evaluation_name(which)
@@ -291,67 +268,39 @@ class Run:
                 if path.name != summary["records"]:
                     _remove(path)
             self.evaluation_shards(summary["records"], which).forget_other_ends(summary["tasks"])
-            (self.folder / f"{name}.safetensors").unlink(missing_ok=True)  # of an older version
 
     def evaluated_tasks(self) -> Iterable[Records]:
-        """What the last `fewsure evaluate` found of each task, shard by shard; it can be iterated more than once."""
+        """The records of the last `fewsure evaluate`, shard by shard; they can be iterated more than once."""
         summary = self.evaluation() or {}
         folder, tasks = self.folder / _evaluation_name(LAST), summary.get("tasks")
-        there = folder.iterdir() if folder.is_dir() else ()
-        for path in there:  # what a file says is looked up, never made into a path
+        for path in folder.iterdir() if folder.is_dir() else ():  # a name from a file is looked up, never made a path
             if path.name == summary.get("records") and isinstance(tasks, int) and tasks >= 1:
                 return EvaluatedTasks(ShardFolder(path), tasks)
-        return self._tasks_of_an_older_version(tasks)
-
-    def _tasks_of_an_older_version(self, tasks: Any) -> list[Records]:
-        """Before there were shards, all records were in one file."""
-        path = self.folder / "evaluation.safetensors"
-        try:
-            records = load_file(path)
-        except (SafetensorError, OSError) as error:
-            raise FewsureError(f"{path} cannot be read ({error}); run `fewsure evaluate {self.folder}`") from error
-        if rows(records) != tasks:
-            raise FewsureError(f"{path} is another evaluation's; run `fewsure evaluate {self.folder}`")
-        return list(in_shards(records))
+        raise FewsureError(f"{folder} has no records of evaluation.json; run `fewsure evaluate {self.folder}`")
 
     def evaluation_records(self) -> dict[str, Tensor]:
-        """What the last `fewsure evaluate` found of each task, all of it in memory."""
+        """The records of the last `fewsure evaluate`, all of them in memory."""
         return concat_shards(self.evaluated_tasks())
 
-    def forget_evaluation(self) -> None:
-        """Remove what was found of earlier meta-parameters."""
-        found = [
-            self.folder / name for name in (*set(LEARNED_FILES.values()), "certificate.json", "conformal.safetensors")
-        ]
-        for path in (*self.folder.glob("evaluation*"), *found) if is_first() else ():
-            _remove(path)
-
     def evaluation(self) -> dict[str, Any] | None:
-        """What the last `fewsure evaluate` found, if there was one."""
+        """The result of the last `fewsure evaluate`, if there was one."""
         path = self.folder / "evaluation.json"
-        if not path.is_file():
-            return None
-        again = f"run `fewsure evaluate {self.folder}`"
-        try:
-            summary: dict[str, Any] = dict(from_json(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise FewsureError(f"{path} cannot be read ({error}); {again}") from error
-        written = summary.get("format", RESULT_FORMAT)  # the first results had none
-        if written != RESULT_FORMAT:
-            raise FewsureError(f"{path} has format {written!r}, but this version reads {RESULT_FORMAT}; {again}")
-        return summary
+        return read_record(path, RESULT_FORMAT, f"run `fewsure evaluate {self.folder}`") if path.is_file() else None
+
+    def forget_evaluation(self) -> None:
+        """Remove what belongs to earlier meta-parameters."""
+        if is_first():
+            names = (FITTED, "certificate.json", "conformal.safetensors")
+            for path in (*self.folder.glob("evaluation*"), *(self.folder / name for name in names)):
+                _remove(path)
 
 
-def _content(checkpoint: Checkpoint, **more: Tensor) -> bytes:
+def _to_bytes(checkpoint: Checkpoint, **more: Tensor) -> bytes:
     tensors = {"update": torch.tensor(checkpoint.update), **more}
     for part, params in checkpoint.meta.items():
         tensors |= {f"meta/{part}/{name}": value for name, value in params.items()}
     tensors |= {f"optimiser/{name}": value for name, value in checkpoint.optimiser.items()}
     return save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
-
-
-def _history_name(update: int) -> str:
-    return f"{update:08}.safetensors"
 
 
 def _evaluation_name(which: str) -> str:
