@@ -21,7 +21,6 @@ from PIL import Image
 
 from fewsure.core import streams
 from fewsure.core.places import cache_root, data_root
-from fewsure.data import prepared
 from fewsure.data.classification import Features
 from fewsure.data.io import images
 from fewsure.data.io.cache import load
@@ -31,7 +30,7 @@ from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.data.sets.cifar_fs import SPLIT_CLASSES
 from fewsure.data.sets.registry import DATA_SETS
 from fewsure.errors import FewsureError
-from fewsure.learner.inputs import read_inputs, scale_of
+from fewsure.learner.inputs import read_inputs
 from fewsure.pipeline import start_run
 from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
@@ -535,7 +534,7 @@ def test_features_are_centred_by_the_training_classes_and_scaled_to_a_length(tmp
     raw, centre = load_features(folder, "test"), load_features(folder, "train").examples.mean(0)
     expected = 4 * torch.nn.functional.normalize(raw.examples - centre)
     torch.testing.assert_close(data.pool("test").examples, expected)
-    torch.testing.assert_close(read_inputs(raw.examples, scale_of(data), "x"), expected)  # what a user hands over
+    torch.testing.assert_close(read_inputs(raw.examples, data.fitted_scale, "x"), expected)  # what a user hands over
     assert torch.equal(Features(folder=str(folder)).pool("test").examples, raw.examples)
 
 
@@ -549,7 +548,7 @@ def test_a_run_keeps_what_its_features_were_centred_by(tmp_path: Path) -> None:
     stored = dict(np.load(folder / "train.npz"))
     np.savez(folder / "train.npz", **stored | {"features": stored["features"] + 5})
     assert Run.open(run.folder).experiment.data.fitted_scale == before
-    shifted = np.array(prepared(run.experiment.data).fitted_scale.x_mean) - np.array(before.x_mean)
+    shifted = np.array(run.experiment.data.prepared().fitted_scale.x_mean) - np.array(before.x_mean)
     np.testing.assert_allclose(shifted, 5, rtol=1e-5)
 
 

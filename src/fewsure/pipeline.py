@@ -13,8 +13,6 @@ from fewsure.certification.freshness import record_data
 from fewsure.core.distributed import any_of, is_first, rank_zero_first
 from fewsure.core.progress import ProgressLine
 from fewsure.core.signals import Stopped, StopSignal
-from fewsure.data import prepared
-from fewsure.data.classification import Classification
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation.calibrate import calibrated, calibrated_at, needed_splits
@@ -51,7 +49,7 @@ def _start_run(folder: Path, experiment: Experiment, resume: bool, meta: Parts |
             run.save(Checkpoint(0, meta, {}))
         return run
     run = Run.open(folder)
-    experiment = dataclasses.replace(experiment, data=prepared(experiment.data))
+    experiment = dataclasses.replace(experiment, data=experiment.data.prepared())
     there, asked = run.experiment.record(), experiment.record()
     options = [(name, value, asked[group].get(name)) for group in GROUPS for name, value in there[group].items()]
     options += [("start", there["start"], asked["start"])] if meta is not None else []
@@ -139,7 +137,7 @@ def _updates_made(run: Run, device: torch.device) -> int:
 def _validation(experiment: Experiment, every: int, device: torch.device) -> Validation:
     """The mean NLL of validation tasks, every so many updates."""
     data = experiment.data
-    if isinstance(data, Classification) and data.train_on_validation:
+    if data.train_on_validation:
         raise FewsureError("expected --keep-best without --train-on-validation, which leaves no tasks to choose by")
     data.tasks("validation", device)  # what is not there is missed now, not after hours
 

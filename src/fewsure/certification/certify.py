@@ -220,7 +220,7 @@ def _theorem(predictor: CertifiedPredictor, request: Request, quiet: bool) -> di
             )
     except Diverged as error:
         return {"reason": f"no bound: {error}"}
-    augmentation = getattr(experiment.data, "augmentation", None)
+    augmentation = experiment.data.augmentation
     augmented = f", their examples {augmentation}" if augmentation else ""
     return {
         "environment": f"{experiment.data_name}, new tasks of the training sampler{augmented}",

@@ -21,13 +21,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fewsure.certification.freshness import STREAM, is_own
+from fewsure.certification.freshness import STREAM
 from fewsure.core import streams
 from fewsure.core.vectorise import count, take
-from fewsure.data import Data, Tasks
-from fewsure.data.classification import Classification
+from fewsure.data import Data, PoolTasks, Tasks
 from fewsure.data.episodes import Episodes
-from fewsure.data.own.regression import OwnRegression, RowTasks
+from fewsure.data.own.regression import RowTasks
 from fewsure.data.pools import Pool, restrict
 from fewsure.errors import FewsureError, require
 from fewsure.evaluation.evaluate import BLOCK
@@ -46,7 +45,7 @@ ASSUMED: dict[Unit, str] = {
 
 def unit_of(data: Data, asked: Unit | None) -> Unit:
     """The unit that was asked for; if none was, a user's own data are about new tasks, others about their sampler."""
-    return asked or ("new-tasks" if is_own(data) else "tasks")
+    return asked or ("new-tasks" if data.own else "tasks")
 
 
 @dataclass(frozen=True)
@@ -56,20 +55,30 @@ class FreshTasks:
     description: str
     """Where they come from, in words."""
     sampler: Tasks
-    members: Tensor | None = None
-    """The only tasks there are, if none may have a class or a group in common: the classes (T, way), or the groups of
-    rows (T,), as numbers in the sampler's pool."""
 
     @property
     def available(self) -> int | None:
         """How many there are; None for any number."""
-        return None if self.members is None else len(self.members)
+        return None
 
     def sample(self, first: int, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
         """So many tasks, or as many as there are from number `first` on."""
-        if self.members is None:
-            return self.sampler.sample(tasks, generator)
-        assert isinstance(self.sampler, (Episodes, RowTasks))
+        return self.sampler.sample(tasks, generator)
+
+
+@dataclass(frozen=True)
+class SeparateTasks(FreshTasks):
+    """The only tasks there are, where no two may have a class or a group in common."""
+
+    sampler: PoolTasks
+    members: Tensor
+    """The classes (T, way), or the groups of rows (T,), as numbers in the sampler's pool."""
+
+    @property
+    def available(self) -> int:
+        return len(self.members)
+
+    def sample(self, first: int, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
         return self.sampler.sample_of(self.members[first : first + tasks], generator)
 
 
@@ -88,11 +97,10 @@ class Environment:
 
 def environment_of(experiment: Experiment, unit: Unit, seed: int, device: torch.device) -> Environment:
     """The fresh tasks of an experiment. That they are fresh, `freshness` sees to."""
-    data = experiment.data
-    if isinstance(data, Classification):
-        return _of_classes(experiment, data, unit, seed, device)
-    if isinstance(data, OwnRegression):
-        return _of_rows(experiment, data, unit, seed, device)
+    if experiment.data.unit == "classes":
+        return _of_classes(experiment, unit, seed, device)
+    if experiment.data.unit == "tasks":
+        return _of_rows(experiment, unit, seed, device)
     if unit == "new-tasks":
         raise FewsureError(
             f"every draw of {experiment.data_name} is a new task, so expected `unit` to be tasks; leave it out"
@@ -106,15 +114,16 @@ def _of_sampler(experiment: Experiment, source: str, device: torch.device) -> En
     return Environment(certified, {"other tasks": certified}, data.checksum("test"))
 
 
-def _of_rows(experiment: Experiment, data: OwnRegression, unit: Unit, seed: int, device: torch.device) -> Environment:
-    tasks = data.tasks("test", device)
+def _of_rows(experiment: Experiment, unit: Unit, seed: int, device: torch.device) -> Environment:
+    data = experiment.data
+    tasks = RowTasks(data.pool("test").to(device), shot=data.shot, query=data.query)
     groups = len(tasks.pool.classes)
     if unit == "tasks":
         return _of_sampler(experiment, f"new draws from the {groups} tasks of its test split", device)
     _require_two(groups, f"{experiment.data_name}, test: tasks with {data.shot + data.query} rows (shot + query)")
     order = torch.randperm(groups, generator=streams.generator(seed, STREAM, "order")).to(device)
     description = _described(experiment, f"the {groups} tasks of its test split, each once")
-    return Environment(FreshTasks(description, tasks, order), {}, data.checksum("test"))
+    return Environment(SeparateTasks(description, tasks, order), {}, data.checksum("test"))
 
 
 def _described(experiment: Experiment, source: str) -> str:
@@ -126,36 +135,36 @@ def _dependence(experiment: Experiment) -> str:
     return "transductive" if experiment.transductive else "not transductive"
 
 
-def _of_classes(
-    experiment: Experiment, data: Classification, unit: Unit, seed: int, device: torch.device
-) -> Environment:
-    pool, name, grouped = data.pool("test"), experiment.data_name, data.draws_within_group
-    halves = _halves_by_group(pool, data.way, name) if grouped else _halves(pool, data.way, name)
+def _of_classes(experiment: Experiment, unit: Unit, seed: int, device: torch.device) -> Environment:
+    data, name = experiment.data, experiment.data_name
+    pool, way, grouped = data.pool("test"), data.outputs, data.draws_within_group
+    names = _halves_by_group(pool, way, name) if grouped else _halves(pool, way, name)
+    halves = [restrict(pool, half) for half in names]
     alone = f", no {'group' if grouped else 'class'} in two tasks" if unit == "new-tasks" else ""
 
-    def half(names: Sequence[str], which: str) -> FreshTasks:
-        part = restrict(pool, names)
-        on_device = part._replace(examples=part.examples.to(device), starts=part.starts.to(device))
+    def fresh(part: Pool, which: str) -> FreshTasks:
         where = f"{name} test pool, {which} half"
-        episodes = Episodes(on_device, way=data.way, shot=data.shot, query=data.query, within_group=grouped, name=where)
-        members = _members(part, data.way, seed, grouped).to(device) if unit == "new-tasks" else None
+        episodes = Episodes(
+            part.to(device), way=way, shot=data.shot, query=data.query, within_group=grouped, name=where
+        )
         made = f"{len(part.classes)} of {len(pool.classes)} classes"
         if grouped:
             made = f"{len(set(part.groups))} of {len(set(pool.groups))} groups, {made}"
         description = (
-            f"{where} ({made}), {data.way}-way{' of one group' if grouped else ''} {data.shot}-shot, {data.query} "
+            f"{where} ({made}), {way}-way{' of one group' if grouped else ''} {data.shot}-shot, {data.query} "
             f"queries per class, {_dependence(experiment)}{alone}"
         )
-        return FreshTasks(description, episodes, members)
+        if unit == "tasks":
+            return FreshTasks(description, episodes)
+        return SeparateTasks(description, episodes, _members(part, way, seed, grouped).to(device))
 
-    certified = half(halves[0], "calibration")
+    certified = fresh(halves[0], "calibration")
     if certified.available is not None:
         _require_two(certified.available, f"{certified.description}: tasks")
-    unseen = {"other groups" if grouped else "other classes": half(halves[1], "test")}
+    unseen = {"other groups" if grouped else "other classes": fresh(halves[1], "test")}
     if unit == "tasks":
         unseen = {"other tasks": certified} | unseen
-    assert isinstance(certified.sampler, Episodes)
-    return Environment(certified, unseen, certified.sampler.pool.checksum)
+    return Environment(certified, unseen, halves[0].checksum)
 
 
 def _halves(pool: Pool, way: int, name: str) -> tuple[Sequence[str], Sequence[str]]:

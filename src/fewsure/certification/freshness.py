@@ -11,17 +11,10 @@ from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
-import torch
-
 from fewsure.core.config import from_json
 from fewsure.core.distributed import is_first
 from fewsure.core.files import write_atomically
 from fewsure.data import Data
-from fewsure.data.classification import Classification
-from fewsure.data.own.arrays import GivenClasses, GivenRegression
-from fewsure.data.own.classes import OwnClassification
-from fewsure.data.own.images import Images
-from fewsure.data.own.regression import OwnRegression
 from fewsure.data.pools import Pool, Split
 from fewsure.errors import FewsureError
 from fewsure.evaluation.calibrate import needed_splits
@@ -37,23 +30,17 @@ TRAINING_STREAMS = ("init", "train", "validation")
 """The purposes of those that training, and choosing by validation tasks, draw from."""
 
 
-def is_own(data: Data) -> bool:
-    """Whether the tasks are a user's own: their splits depend on what lies in the user's files."""
-    return isinstance(data, (OwnRegression, OwnClassification, Images))
-
-
 def pool_of(data: Data, split: Split) -> Pool | None:
     """What the tasks of a split are made of, on the CPU; none for a sampler that makes its own."""
-    if not isinstance(data, (Classification, OwnRegression)):
+    if data.unit is None:
         return None
-    # Training may have the validation classes, too, and its tasks are in memory already.
-    return data.tasks(split, torch.device("cpu")).pool if split == "train" else data.pool(split)
+    return data.training_pool() if split == "train" else data.pool(split)
 
 
 def record_data(run: Run) -> None:
     """Write what the run is trained on, and what it may be chosen by, into its folder."""
     experiment = run.experiment
-    splits: tuple[Split, ...] = ("train", "validation") if is_own(experiment.data) else needed_splits(experiment)
+    splits: tuple[Split, ...] = ("train", "validation") if experiment.data.own else needed_splits(experiment)
     pools = {split: _now(experiment.data, split) for split in splits}
     record = {
         "format": FORMAT,
@@ -80,10 +67,9 @@ def require_fresh(run: Run, experiment: Experiment) -> None:
     require_unused([STREAM], recorded["streams"], "random streams of training")
     if fresh is None:
         return
-    what = "tasks" if isinstance(data, OwnRegression) else "classes"
     for split, facts in recorded["splits"].items():
-        _require_unused(fresh, class_ids(data, fresh), facts["ids"], f"{what} of {_role(split)}")
-    if isinstance(data, (GivenRegression, GivenClasses)):  # whose names are positions
+        _require_unused(fresh, class_ids(data, fresh), facts["ids"], f"{data.unit} of {_role(split)}")
+    if data.given:  # whose names are positions
         return
     others: dict[Split, Pool | None] = {"train": _now(data, "train"), "validation": _now(data, "validation")}
     if others["train"] is None and not recorded["splits"]:
@@ -92,12 +78,12 @@ def require_fresh(run: Run, experiment: Experiment) -> None:
         )
     for split, pool in others.items():
         if pool is not None:
-            _require_unused(fresh, fresh.classes, pool.classes, f"{what} of {_role(split)}")
+            _require_unused(fresh, fresh.classes, pool.classes, f"{data.unit} of {_role(split)}")
 
 
 def class_ids(data: Data, pool: Pool) -> list[str]:
     """An id of each class of a pool, in its order."""
-    if not isinstance(data, (GivenRegression, GivenClasses)):
+    if not data.given:
         return [_digest(name.encode()) for name in pool.classes]
     rows = [row.tobytes() for row in pool.examples.numpy()]
     starts = pool.starts.tolist()

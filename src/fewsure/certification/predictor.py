@@ -18,8 +18,6 @@ from torch.utils import _pytree as pytree
 from fewsure.core import streams
 from fewsure.core.devices import device_of
 from fewsure.core.vectorise import count, draw_per_task
-from fewsure.data.own.regression import OwnRegression
-from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError, require
 from fewsure.evaluation.calibrate import calibrated
 from fewsure.evaluation.evaluate import UnseenBlock, score_blocks
@@ -162,10 +160,7 @@ def norm_of(experiment: Experiment) -> str:
 
 def noise_std_of(experiment: Experiment) -> float:
     """Standard deviation of the noise on y, in the unit that networks see; 0 for classification."""
-    data = experiment.data
-    if isinstance(data, OwnRegression):
-        return data.scaled_noise_std or 0.0
-    return data.noise_std if isinstance(data, SineLine) else 0.0
+    return experiment.data.scaled_noise_std or 0.0
 
 
 def summarise(

@@ -1,14 +1,11 @@
-"""The registry of task distributions and data sets, and what an experiment asks of each."""
+"""The registry of task distributions and data sets."""
 
-from typing import Any, NamedTuple, Protocol
-
-import torch
+from typing import Any, NamedTuple
 
 from fewsure.data.classification import (
     CifarFs,
     FeatureHeadOptions,
     Features,
-    FeatureSet,
     MiniImageNet,
     MiniImageNetLeo,
     Omniglot,
@@ -17,57 +14,14 @@ from fewsure.data.classification import (
     TinyTiered,
 )
 from fewsure.data.own.arrays import GivenClasses, GivenImages, GivenRegression
-from fewsure.data.own.classes import OwnClassification
 from fewsure.data.own.images import Images, OwnConv4Options
-from fewsure.data.own.regression import OwnRegression
 from fewsure.data.own.tables import Table, TableClasses
-from fewsure.data.pools import Split
+from fewsure.data.protocol import Data, PoolTasks, Tasks
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.networks.conv4 import Conv4Options
 from fewsure.networks.mlp import MlpOptions
-from fewsure.types import Facts, Kind, Model, Task
 
-
-class Tasks(Protocol):
-    """Where tasks come from."""
-
-    def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
-        """A meta-batch on the generator's device, and what is known of its tasks that no method sees."""
-
-
-class Data(Protocol):
-    """A frozen dataclass of options: which tasks there are."""
-
-    @property
-    def kind(self) -> Kind: ...
-
-    @property
-    def shot(self) -> int: ...
-
-    @property
-    def outputs(self) -> int:
-        """C: numbers to predict, or classes of a task."""
-
-    @property
-    def training_outputs(self) -> int:
-        """C of a training task."""
-
-    @property
-    def support_size(self) -> int:
-        """m⁽ᵗ⁾, support examples of a training task."""
-
-    @property
-    def query_size(self) -> int:
-        """m⁽ᵛ⁾, query examples of a training task."""
-
-    def model(self, network: Any, *, training: bool = False) -> Model:
-        """The base model that solves a task, given the network's options."""
-
-    def tasks(self, split: Split, device: torch.device) -> Tasks:
-        """The tasks of a split, drawn on a device."""
-
-    def checksum(self, split: Split) -> str | None:
-        """Of the files behind a split, if there are any."""
+__all__ = ["DATA", "Data", "DataKind", "PoolTasks", "Tasks"]
 
 
 class DataKind(NamedTuple):
@@ -101,8 +55,3 @@ DATA: dict[str, DataKind] = {
     "given-images": DataKind(GivenImages, OwnConv4Options, OWN_CLASSES),
 }
 """Name on the command line → what it is. Data sets that begin with `given` come from Python."""
-
-
-def prepared(data: Data) -> Data:
-    """The data with what is learned of it before training; a user's own files, and features, are looked at anew."""
-    return data.prepared() if isinstance(data, (OwnRegression, OwnClassification, Images, FeatureSet)) else data

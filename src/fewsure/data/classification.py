@@ -16,6 +16,7 @@ from fewsure.data.episodes import Episodes
 from fewsure.data.io.cache import load
 from fewsure.data.io.feature_files import load_features
 from fewsure.data.pools import Pool, Split, merge, restrict
+from fewsure.data.protocol import Data
 from fewsure.data.scaling import LengthScale, Scale
 from fewsure.data.sets.registry import DATA_SETS
 from fewsure.errors import FewsureError, require
@@ -29,7 +30,7 @@ BLOCK = 10_000
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Data):
     """Tasks of N classes with k labelled examples each, drawn from the classes of a data set's split."""
 
     way: int = 5
@@ -61,6 +62,7 @@ class Classification:
 
     name: ClassVar[str]
     kind: ClassVar[Kind] = "classification"
+    unit = "classes"
 
     def __post_init__(self) -> None:
         normalise_fields(self)
@@ -112,23 +114,23 @@ class Classification:
         return self.training_outputs * (self.train_query or self.query)
 
     @property
-    def augmentation(self) -> Augmentation | None:
-        """How training examples are changed at random."""
-        return None
-
-    @property
     def draws_within_group(self) -> bool:
-        """Whether all classes of a task are of one group."""
         return self.within_group
 
+    @property
+    def fitted_scale(self) -> Scale:
+        return Scale(self.shape)
+
     def model(self, network: Conv4Options | MlpOptions, *, training: bool = False) -> Model:
-        """The base model of a task."""
         way = self.training_outputs if training else self.outputs
         return classification(network.build(self.shape, way), way)
 
     def pool(self, split: Split) -> Pool:
         """The examples of a split, on the CPU."""
         return load(DATA_SETS[self.name], split)
+
+    def training_pool(self) -> Pool:
+        return self.tasks("train", torch.device("cpu")).pool
 
     def large_enough(self, pool: Pool, split: Split) -> Pool:
         """A split's pool without the classes that have fewer than shot + query examples, as a user's own data may.
@@ -149,7 +151,6 @@ class Classification:
 
     @property
     def at_temperature_1(self) -> Self:
-        """The same tasks, with outputs as they are."""
         return replace(self, softmax_temperature=1.0, temperature_exponent=0.0)
 
     def tasks(self, split: Split, device: torch.device) -> Episodes:
@@ -169,7 +170,7 @@ def _tasks(data: Classification, split: Split, device: torch.device, root: Path)
     if training and data.train_on_validation:
         pool = merge(pool, data.pool("validation"))
     return Episodes(
-        pool._replace(examples=pool.examples.to(device), starts=pool.starts.to(device)),
+        pool.to(device),
         way=data.training_outputs if training else data.way,
         shot=(data.train_shot if training else None) or data.shot,
         query=(data.train_query if training else None) or data.query,
@@ -188,6 +189,8 @@ def forget_pools() -> None:
 @dataclass(frozen=True)
 class ImageSet(Classification):
     """Images with labels, which may be shifted and mirrored in training."""
+
+    pictures = True
 
     train_shift: int = 0
     """In training, shift each image at random by up to so many pixels in each direction."""
@@ -211,6 +214,7 @@ class Omniglot(ImageSet):
     """Omniglot's handwritten characters, 28×28, original split (Lake et al., 2015)."""
 
     name = "omniglot"
+    inverted = True
 
 
 @dataclass(frozen=True)
@@ -264,23 +268,20 @@ class FeatureSet(Classification):
 
     @property
     def fitted_scale(self) -> Scale:
-        """What examples are centred and scaled by."""
         if self.length is None:
-            return Scale(self.shape)
+            return super().fitted_scale
         return self.scale or _length_scale(self.at_temperature_1, self.length, data_root())
 
     def prepared(self) -> Self:
-        """The same data, looked at anew, with its scale."""
         forget_pools()
         new = replace(self, scale=None)
         return new if self.length is None else replace(new, scale=_length_scale(new, self.length, data_root()))
 
-    def stored(self, split: Split) -> Pool:
-        """The features of a split as they are stored."""
+    def stored_features(self, split: Split) -> Pool:
         return load(DATA_SETS[self.name], split)
 
     def pool(self, split: Split) -> Pool:
-        stored = self.stored(split)
+        stored = self.stored_features(split)
         if self.length is None:
             return stored
         scale = self.fitted_scale
@@ -290,7 +291,7 @@ class FeatureSet(Classification):
 @lru_cache(maxsize=4)
 def _length_scale(data: FeatureSet, length: float, root: Path) -> LengthScale:
     """Learned once of the training classes in a data root."""
-    mean = data.stored("train").examples.mean(0, dtype=torch.float64)
+    mean = data.stored_features("train").examples.mean(0, dtype=torch.float64)
     return LengthScale(tuple(mean.shape), x_mean=tuple(mean.tolist()), x_std=(1.0,) * len(mean), length=length)
 
 
@@ -319,7 +320,7 @@ class Features(FeatureSet):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(self.stored("train").examples.shape[1:])
+        return tuple(self.stored_features("train").examples.shape[1:])
 
     @property
     def place(self) -> Path:
@@ -327,7 +328,7 @@ class Features(FeatureSet):
         here = Path(self.folder)
         return here if here.is_dir() else data_root() / here
 
-    def stored(self, split: Split) -> Pool:
+    def stored_features(self, split: Split) -> Pool:
         return load_features(self.place, split)
 
 

@@ -32,6 +32,10 @@ class Pool(NamedTuple):
         """(K,) examples of each class."""
         return self.starts.diff()
 
+    def to(self, device: torch.device) -> "Pool":
+        """The same pool with its tensors on a device."""
+        return self._replace(examples=self.examples.to(device), starts=self.starts.to(device))
+
 
 def merge(first: Pool, second: Pool) -> Pool:
     """One pool with the classes of both, those of `first` first; for training on the validation classes too."""

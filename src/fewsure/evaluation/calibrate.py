@@ -15,8 +15,6 @@ from torch import Tensor
 
 from fewsure.core.distributed import any_of, is_first
 from fewsure.core.progress import ProgressLine
-from fewsure.data.classification import Classification
-from fewsure.data.own.regression import OwnRegression
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged
 from fewsure.evaluation.evaluate import BLOCK, score_blocks, shared_noise, unseen_block
@@ -66,7 +64,7 @@ def calibrated_at(experiment: Experiment, meta: Parts, device: torch.device, *, 
 def uncalibrated(experiment: Experiment) -> tuple[str, ...]:
     """The options of the data that are to be learned, which are none in the experiment."""
     known = {"noise_std"} if experiment.algorithm.own_density else set()
-    return tuple(name for name in FITTED_LIMITS if name not in known and getattr(experiment.data, name, 0.0) is None)
+    return tuple(name for name in FITTED_LIMITS if name not in known and getattr(experiment.data, name) is None)
 
 
 def needed_splits(experiment: Experiment) -> tuple[Split, ...]:
@@ -82,20 +80,17 @@ def calibrate(
     What the sampled functions miss counts as noise, too.
     """
     data = experiment.data
-    if isinstance(data, Classification):  # what is learned is to be applied to outputs as they are
-        experiment = dataclasses.replace(experiment, data=data.at_temperature_1)
+    experiment = dataclasses.replace(experiment, data=data.at_temperature_1)
     shared = shared_noise(experiment, 0, "validation", device)
-    points = data.way * data.query if isinstance(data, Classification) else data.query_size
-    count = max(1, min(tasks, POINTS // points) // BLOCK)
+    count = max(1, min(tasks, POINTS // (data.outputs * data.query)) // BLOCK)
     blocks = (unseen_block(experiment, index, 0, "validation", device) for index in range(count))
     with ProgressLine("learning from validation tasks", quiet=quiet or not is_first()) as line:
         records = score_blocks(experiment, meta, shared, blocks, _record, lambda done: line.show(done, count * BLOCK))
     outputs, y = records["outputs"].to(device), records["y"].to(device)
     if not bool(outputs.isfinite().all()):
         raise Diverged("adaptation diverged on validation tasks; train anew with a lower --lr or --inner-lr")
-    if isinstance(data, OwnRegression):
+    if data.kind == "regression":
         return {"noise_std": most_likely_noise(_joined(outputs), y.flatten(0, 1).double()) * data.fitted_scale.y_std}
-    assert isinstance(data, Classification)
     found = most_likely_temperature(outputs, y, data.temperature_exponent)
     learned = {"softmax_temperature": found.at_even_odds}
     return learned if data.temperature_exponent is not None else learned | {"temperature_exponent": found.exponent}

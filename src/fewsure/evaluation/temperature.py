@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fewsure.data.classification import Classification
 from fewsure.evaluation.metrics.scores import class_probabilities
 from fewsure.training.experiment import Experiment
 
@@ -65,8 +64,6 @@ class Temperature:
 def temperature_of(experiment: Experiment) -> Temperature:
     """The temperature of an experiment's class probabilities: 1 where there are no classes, or until it is learned."""
     data = experiment.data
-    if not isinstance(data, Classification):
-        return Temperature()
     of_mixture = data.temperature_of == "mixture"
     return Temperature(data.softmax_temperature or 1.0, data.temperature_exponent or 0.0, of_mixture)
 

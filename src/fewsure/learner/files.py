@@ -12,15 +12,12 @@ from numpy.typing import NDArray
 
 from fewsure.core.config import finite
 from fewsure.core.files import writing
-from fewsure.data.classification import Omniglot
 from fewsure.data.io.images import is_image
 from fewsure.data.io.table_files import Columns, read_blocks, read_table
 from fewsure.data.own.images import load_image
-from fewsure.data.own.tables import Table, TableClasses
 from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
 from fewsure.learner.adapted import Adapted
-from fewsure.learner.inputs import scale_of
 from fewsure.learner.prediction import ClassPrediction, ValuePrediction
 from fewsure.training.experiment import Experiment
 
@@ -44,11 +41,10 @@ class Files:
 
     def __init__(self, experiment: Experiment, target: str | None) -> None:
         data = experiment.data
-        self._scale: Scale = scale_of(data)
+        self._scale: Scale = data.fitted_scale
         self._kind = experiment.model.kind
-        self._inverted = isinstance(data, Omniglot)  # its pools have ink = 255
-        own = {Table: "target", TableClasses: "label"}.get(type(data))
-        self._target = target or (getattr(data, own) if own else USUAL_TARGETS[self._kind])
+        self._inverted = data.inverted
+        self._target = target or data.target_column or USUAL_TARGETS[self._kind]
         self._columns: Sequence[str] = self._scale.columns
 
     @property

@@ -6,19 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewsure.data import Data
-from fewsure.data.classification import Classification, FeatureSet
-from fewsure.data.own.classes import OwnClassification
-from fewsure.data.own.regression import OwnRegression
 from fewsure.data.scaling import Scale, require_pixels
 from fewsure.errors import FewsureError
-
-
-def scale_of(data: Data) -> Scale:
-    """What is known of a data set's examples: their shape, and what they are scaled by."""
-    if isinstance(data, (OwnRegression, OwnClassification, FeatureSet)):
-        return data.fitted_scale
-    return Scale(data.shape if isinstance(data, Classification) else (1,))
 
 
 def read_inputs(x: Any, scale: Scale, name: str) -> Tensor:

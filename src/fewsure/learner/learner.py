@@ -181,8 +181,9 @@ def load(folder: str | Path, *, data: Any = None, device: str = "auto") -> Learn
 
 def _with_source(experiment: Experiment, data: Any) -> Experiment:
     """The experiment with the tasks that it was trained on, given again."""
-    given, there = data if _is_data(data) else own_tasks(data), experiment.data
-    if not isinstance(there, (GivenRegression, GivenClasses)) or type(given) is not type(there):
+    given: Any = data if _is_data(data) else own_tasks(data)
+    there: Any = experiment.data
+    if not there.given or type(given) is not type(there):
         raise FewsureError(f"expected `data` as the run was trained on ({experiment.data_name}); leave it out")
     return dataclasses.replace(experiment, data=dataclasses.replace(there, source=given.source))
 
@@ -209,12 +210,8 @@ def _experiment(algorithm: str, data: Any, preset: str, options: Mapping[str, An
 def _preset(preset: str, algorithm: str, data: str) -> Experiment:
     """A preset whose predictions are each of one query."""
     base = load_preset(preset, algorithm, data)
-    has = {
-        name: value
-        for name, value in INDUCTIVE_DEFAULTS.items()
-        if hasattr(base.network, name) or hasattr(base.data, name)
-    }
-    return _with_options(base, has)
+    known = field_types(type(base.network)) | field_types(type(base.data))
+    return _with_options(base, {name: value for name, value in INDUCTIVE_DEFAULTS.items() if name in known})
 
 
 def _is_data(data: Any) -> bool:

@@ -17,7 +17,6 @@ from fewsure.errors import FewsureError
 from fewsure.evaluation.evaluate import SAMPLES
 from fewsure.evaluation.metrics.density import around_functions
 from fewsure.kernels.fused import fused_kernels
-from fewsure.learner.inputs import scale_of
 from fewsure.theory.conformal import Calibration
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import Run
@@ -65,12 +64,12 @@ class Predictor:
 
     @property
     def scale(self) -> Scale:
-        return scale_of(self.experiment.data)
+        return self.experiment.data.fitted_scale
 
     @property
     def noise_std(self) -> float:
         """Of labels, in the user's unit; 0 for classes."""
-        return float(getattr(self.experiment.data, "noise_std", None) or 0.0)
+        return self.experiment.data.noise_std or 0.0
 
     @property
     def state(self) -> State:

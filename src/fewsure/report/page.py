@@ -12,7 +12,6 @@ import torch
 
 from fewsure.core.devices import device_of
 from fewsure.core.files import write_atomically
-from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.evaluation.calibrate import calibrated
 from fewsure.report.comparison import comparison_drawings
@@ -24,7 +23,7 @@ from fewsure.report.learning_curves import learning_curves_drawings
 from fewsure.report.predictions import Predicted, predictions_drawings
 from fewsure.report.runs import Problem, ReportedRun, noted, read_runs
 from fewsure.report.significance import best_and_tied, same_tasks
-from fewsure.report.unseen_tasks import has_images, predict_unseen, predict_unseen_images
+from fewsure.report.unseen_tasks import predict_unseen, predict_unseen_images
 
 DRAWN_TASKS = 4
 LARGEST_PAGE = 5_000_000
@@ -105,9 +104,9 @@ def _predictions(
         meta = run.checkpoint.meta
         with noted(problems, run.run.folder, "without its predictions"):  # its data may not be here
             experiment = calibrated(run.run, device_of(meta))
-            if isinstance(experiment.data, SineLine):  # one variable, and the truth is known
+            if experiment.data.truth_known:  # of one variable
                 predicted.append((run.style, predict_unseen(experiment, meta, tasks=DRAWN_TASKS, seed=seed)))
-            elif has_images(experiment):
+            elif experiment.data.pictures:
                 classified.append((run.style, predict_unseen_images(experiment, meta, seed=seed)))
     drawings = predictions_drawings(name, title, predicted)
     return drawings + (gallery_drawings(name, title, classified) if classified else [])

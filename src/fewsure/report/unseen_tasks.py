@@ -4,12 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from fewsure.core.devices import device_of
 from fewsure.core.vectorise import take
-from fewsure.data.classification import Classification
 from fewsure.evaluation.evaluate import Score, UnseenBlock, score_blocks, shared_noise, unseen_block
 from fewsure.evaluation.metrics.scores import class_probabilities
 from fewsure.evaluation.scoring.predict import Predict
@@ -66,12 +64,6 @@ class UnseenImages(NamedTuple):
     """(T, N, way)"""
 
 
-def has_images(experiment: Experiment) -> bool:
-    """Whether the examples of an experiment are pictures."""
-    data = experiment.data
-    return isinstance(data, Classification) and data.pool("test").examples.dtype == torch.uint8
-
-
 def predict_unseen_images(experiment: Experiment, meta: Parts, *, seed: int) -> UnseenImages:
     """Adapt to the first block of tasks that `evaluate` sees with the same seed and device, and predict its queries."""
 
@@ -79,7 +71,6 @@ def predict_unseen_images(experiment: Experiment, meta: Parts, *, seed: int) -> 
         return {"probabilities": class_probabilities(predict(task.query.x))}
 
     data = experiment.data
-    assert isinstance(data, Classification)
     block = unseen_block(experiment, 0, seed, "test", device_of(meta))
     classes = data.pool("test").classes
     return UnseenImages(

@@ -27,8 +27,6 @@ from fewsure.core.config import from_json, is_learned
 from fewsure.core.files import write_atomically
 from fewsure.core.processes import side_by_side
 from fewsure.core.progress import ProgressLine
-from fewsure.data import prepared
-from fewsure.data.classification import FeatureSet
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation.calibrate import calibrated
 from fewsure.evaluation.evaluate import evaluate
@@ -231,7 +229,7 @@ class Reproduction:
             "updates": training.updates,
             "budget": float(f"{training.updates / planned:.6g}"),
             "preset": run.experiment.preset,
-            "train_on_validation": getattr(data, "train_on_validation", False),
+            "train_on_validation": data.train_on_validation,
         }
         if isinstance(run.experiment.algorithm, Simpa):
             facts["components"] = run.experiment.algorithm.components
@@ -268,12 +266,12 @@ class Reproduction:
 def _nearest_means(experiment: Experiment) -> dict[str, Any]:
     """On features: what the nearest class mean reaches on test tasks, alone and, if the head is, with sets centred."""
     data = experiment.data
-    if not isinstance(data, FeatureSet):
-        return {}
     try:
-        pool = data.stored("test")
+        pool = data.stored_features("test")
     except FewsureError as error:  # records may have been brought from elsewhere without the data
         print(f"the nearest class mean is left out: {error}", file=sys.stderr)
+        return {}
+    if pool is None:
         return {}
     reached = partial(nearest_mean_accuracy, pool, shot=data.shot, tasks=NEAREST_MEAN_TASKS)
     found = {"nearest_mean": reached()}
@@ -295,7 +293,7 @@ def _options(tried: Experiment, listed: Mapping[str, Collection[str]], today: Ex
 
 def _is_of(run: Run, experiment: Experiment) -> bool:
     """Whether a run is trained, and of this experiment."""
-    return run.has_checkpoint and run.experiment == dataclasses.replace(experiment, data=prepared(experiment.data))
+    return run.has_checkpoint and run.experiment == dataclasses.replace(experiment, data=experiment.data.prepared())
 
 
 def _copy_run(trial: Path, folder: Path) -> None:

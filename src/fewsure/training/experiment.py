@@ -119,7 +119,7 @@ class Experiment:
     def transductive(self) -> bool:
         """Whether a prediction depends on the other query points."""
         depends = self.algorithm.transductive or self.model.network.transductive
-        return depends or getattr(self.data, "temperature_exponent", 0.0) != 0.0
+        return depends or self.data.temperature_exponent != 0.0
 
     def record(self) -> dict[str, Any]:
         """The experiment as JSON values, which `from_values` reads back."""

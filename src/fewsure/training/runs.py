@@ -36,7 +36,6 @@ from fewsure.core.config import from_json, read_record
 from fewsure.core.distributed import is_first
 from fewsure.core.files import append_line, leftovers, make_folder, sync, write_atomically
 from fewsure.core.shards import EvaluatedTasks, ShardFolder, concat_shards
-from fewsure.data import prepared
 from fewsure.errors import FewsureError
 from fewsure.training.experiment import Experiment, from_values
 from fewsure.training.optimiser import optimiser_shapes
@@ -82,7 +81,7 @@ class Run:
             raise FewsureError(f"{folder} already holds a run; continue it with --resume, or choose another --out")
         if folder.exists() and (not folder.is_dir() or set(folder.iterdir()) - leftovers(folder)):
             raise FewsureError(f"expected --out to be a new or empty folder, but {folder} is not; choose another")
-        experiment = replace(experiment, data=prepared(experiment.data))
+        experiment = replace(experiment, data=experiment.data.prepared())
         run = cls(folder, experiment, __version__)
         run.initial()  # what cannot be initialised leaves nothing behind
         make_folder(folder)

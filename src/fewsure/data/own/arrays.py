@@ -46,6 +46,8 @@ def _rows_of(source: Source | None) -> Rows:
 class GivenRegression(OwnRegression):
     """Regression tasks that were given in Python."""
 
+    given = True
+
     source: Source | None = field(default=None, metadata=UNRECORDED, repr=False)
 
     def rows(self) -> Rows:
@@ -59,6 +61,7 @@ class GivenClasses(OwnClassification):
     source: Source | None = field(default=None, metadata=UNRECORDED, repr=False)
 
     name = "given-classes"
+    given = True
 
     def rows(self) -> Rows:
         return _rows_of(self.source)
@@ -69,6 +72,7 @@ class GivenImages(GivenClasses):
     """Classification tasks on arrays of pixels that were given in Python."""
 
     name = "given-images"
+    pictures = True
 
 
 def regression_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **options: Any) -> GivenRegression:

@@ -26,6 +26,8 @@ class OwnClassification(Classification):
     left out.
     """
 
+    own = True
+
     shares: Shares = SHARES
     """Shares of the classes for training, validation and testing, where the data has no split of its own."""
     scale: Scale | None = field(default=None, metadata=LEARNED)
@@ -45,7 +47,6 @@ class OwnClassification(Classification):
 
     @property
     def fitted_scale(self) -> Scale:
-        """The scale that is stored, or that the training classes have."""
         return self.scale or _read(self).scale
 
     @property
@@ -53,7 +54,6 @@ class OwnClassification(Classification):
         return self.within_group or _read(self).has_tasks
 
     def prepared(self) -> Self:
-        """The same data, looked at anew, with its scale."""
         _read.cache_clear()
         forget_pools()
         return replace(self, scale=_read(replace(self, scale=None)).scale)

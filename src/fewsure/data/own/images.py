@@ -44,6 +44,7 @@ class Images(ImageSet):
     """Shares of the classes for training, validation and testing, where the folder has no split of its own."""
 
     name = "images"
+    own = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,7 +57,6 @@ class Images(ImageSet):
         return (1 if self.grey else 3, self.image_size, self.image_size)
 
     def prepared(self) -> Self:
-        """The same data, looked at anew."""
         forget_pools()
         self.pool("train")
         return self

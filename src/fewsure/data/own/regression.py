@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -15,11 +15,10 @@ from fewsure.data.episodes import choose
 from fewsure.data.io.feature_files import pool_of_rows
 from fewsure.data.own.rows import SHARES, Rows, Shares, require_shares, row_splits
 from fewsure.data.pools import Pool, Split
+from fewsure.data.regression import Regression
 from fewsure.data.scaling import Scale, learn_scale
 from fewsure.errors import FewsureError, require
-from fewsure.networks.losses import regression
-from fewsure.networks.mlp import MlpOptions
-from fewsure.types import Batch, Facts, Kind, Model, Task
+from fewsure.types import Batch, Facts, Task
 
 
 class RowTasks:
@@ -49,7 +48,7 @@ class RowTasks:
 
 
 @dataclass(frozen=True)
-class OwnRegression:
+class OwnRegression(Regression):
     """Tasks of rows with a number to predict. Inputs and targets are scaled as the training tasks' rows say.
 
     A task with fewer than shot + query rows is left out.
@@ -66,9 +65,8 @@ class OwnRegression:
     scale: Scale | None = field(default=None, metadata=LEARNED)
     """What was learned of the training tasks."""
 
-    kind: ClassVar[Kind] = "regression"
-    outputs: ClassVar[int] = 1
-    training_outputs: ClassVar[int] = 1
+    own = True
+    unit = "tasks"
 
     def __post_init__(self) -> None:
         normalise_fields(self)
@@ -83,34 +81,17 @@ class OwnRegression:
         raise NotImplementedError
 
     @property
-    def support_size(self) -> int:
-        """m⁽ᵗ⁾ of a training task."""
-        return self.shot
-
-    @property
-    def query_size(self) -> int:
-        """m⁽ᵛ⁾ of a training task."""
-        return self.query
-
-    @property
     def fitted_scale(self) -> Scale:
-        """The scale that is stored, or that the training tasks have."""
         return self.scale or _split_rows(replace(self, scale=None), "train")[1]
 
     @property
     def scaled_noise_std(self) -> float | None:
-        """The noise in the unit that networks see."""
         return None if self.noise_std is None else self.noise_std / self.fitted_scale.y_std
 
     def prepared(self) -> Self:
-        """The same data, looked at anew, with its scale."""
         _split_rows.cache_clear()
         _pool_on.cache_clear()
         return replace(self, scale=replace(self, scale=None).fitted_scale)
-
-    def model(self, network: MlpOptions, *, training: bool = False) -> Model:
-        """The base model of a task."""
-        return regression(network.build(self.fitted_scale.shape, outputs=1))
 
     def pool(self, split: Split) -> Pool:
         """The rows (inputs …, target) of a split's tasks, scaled, on the CPU."""
@@ -161,4 +142,4 @@ def _pool_on(data: OwnRegression, split: Split, device: torch.device) -> Pool:
     x, y = scale.inputs(torch.from_numpy(rows.x)), scale.targets(torch.from_numpy(rows.y))
     examples = torch.cat([x, y.unsqueeze(-1)], dim=-1).float().numpy()
     pool = pool_of_rows(Path(rows.where), examples, rows.task, np.full(len(rows.task), ""))
-    return pool._replace(examples=pool.examples.to(device), starts=pool.starts.to(device))
+    return pool.to(device)

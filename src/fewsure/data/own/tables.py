@@ -30,6 +30,10 @@ class Table(OwnRegression):
     split_column: str | None = None
     """A column that says train, validation or test; `none` for a rule that goes by the names of the tasks."""
 
+    @property
+    def target_column(self) -> str:
+        return self.target
+
     def rows(self) -> Rows:
         table = open_table(self.file)
         task, y = table.strings(self.task_column, "task_column"), table.numbers(self.target, "target")
@@ -55,6 +59,10 @@ class TableClasses(OwnClassification):
     """A column that says train, validation or test; `none` for a rule that goes by the names of the classes."""
 
     name = "table-classes"
+
+    @property
+    def target_column(self) -> str:
+        return self.label
 
     def rows(self) -> Rows:
         table = open_table(self.file)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fewsure.data.pools import Split
+from fewsure.data.regression import Regression
+from fewsure.data.scaling import Scale
 from fewsure.errors import require
-from fewsure.networks.losses import regression
-from fewsure.networks.mlp import MlpOptions
-from fewsure.types import Batch, Facts, Kind, Model, Task
+from fewsure.types import Batch, Facts, Task
 
 GRID = 101
 """Inputs, evenly over the range, at which a function is known without noise."""
@@ -33,7 +33,7 @@ class Functions(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SineLine:
+class SineLine(Regression):
     """Regression tasks in one dimension: A·sin(x + Φ) or a·x + b, with Gaussian noise on y (section 5.1)."""
 
     shot: int = 5
@@ -65,23 +65,8 @@ class SineLine:
             ordered = -math.inf < low <= high < math.inf
             require(ordered, name, "two numbers, the lower one first", (low, high))
 
-    kind: ClassVar[Kind] = "regression"
-    outputs: ClassVar[int] = 1
-    training_outputs: ClassVar[int] = 1
-
-    @property
-    def support_size(self) -> int:
-        """m⁽ᵗ⁾ of a training task."""
-        return self.shot
-
-    @property
-    def query_size(self) -> int:
-        """m⁽ᵛ⁾ of a training task."""
-        return self.query
-
-    def model(self, network: MlpOptions, *, training: bool = False) -> Model:
-        """The base model of a task."""
-        return regression(network.build((1,), outputs=1))
+    truth_known = True
+    fitted_scale: ClassVar[Scale] = Scale((1,))
 
     def tasks(self, split: Split, device: torch.device) -> "SineLine":
         """The same tasks for every split, which differ by the random streams that they are drawn from."""

@@ -5,8 +5,6 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from fewsure.data.own.regression import OwnRegression
-from fewsure.data.sets.sine_line import SineLine
 from fewsure.evaluation.scoring.classification import ClassificationScorer
 from fewsure.evaluation.scoring.observed import ObservedScorer
 from fewsure.evaluation.scoring.predict import Predict
@@ -33,8 +31,8 @@ class Scorer(Protocol):
 def scorer(experiment: Experiment) -> Scorer:
     """The one for an experiment's kind of task."""
     data = experiment.data
-    if isinstance(data, SineLine):
-        return RegressionScorer(data.noise_std)
-    if isinstance(data, OwnRegression):
-        return ObservedScorer(data.scaled_noise_std, data.fitted_scale.y_std)
-    return ClassificationScorer(temperature_of(experiment))
+    if data.kind == "classification":
+        return ClassificationScorer(temperature_of(experiment))
+    if data.truth_known:
+        return RegressionScorer(data.noise_std or 0.0)
+    return ObservedScorer(data.scaled_noise_std, data.fitted_scale.y_std)

@@ -1,0 +1,148 @@
+"""What everything else asks of data: the protocol of task distributions and data sets, with defaults."""
+
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from fewsure.data.augmentation import Augmentation
+from fewsure.data.pools import Pool, Split
+from fewsure.data.scaling import Scale
+from fewsure.types import Facts, Kind, Model, Task
+
+
+class Tasks(Protocol):
+    """Where tasks come from."""
+
+    def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
+        """A meta-batch on the generator's device, and the facts about its tasks that no method sees."""
+
+
+class PoolTasks(Tasks, Protocol):
+    """Tasks from a pool."""
+
+    def sample_of(self, members: Tensor, generator: torch.Generator) -> tuple[Task, Facts]:
+        """Given tasks, by their numbers in the pool: the classes (T, way) of each, or the tasks of rows (T,)."""
+
+
+class Data(Protocol):
+    """A frozen dataclass of options: which tasks there are. Data sets inherit the defaults."""
+
+    own: ClassVar[bool] = False
+    """Whether these are a user's own examples, whose splits depend on the user's files."""
+    given: ClassVar[bool] = False
+    """Whether they were given in Python, so that classes and tasks are named by their positions."""
+    unit: ClassVar[Literal["classes", "tasks"] | None] = None
+    """What the pool of a split consists of; None where a sampler makes tasks without end."""
+    truth_known: ClassVar[bool] = False
+    """Whether the facts of a task hold its noise-free function of one variable (`grid`, `truth`)."""
+    pictures: ClassVar[bool] = False
+    """Whether examples are images."""
+    inverted: ClassVar[bool] = False
+    """Whether pools hold the negatives of image files."""
+
+    @property
+    def kind(self) -> Kind: ...
+
+    @property
+    def shot(self) -> int:
+        """Support examples of a task, or of each of its classes."""
+
+    @property
+    def query(self) -> int:
+        """Query examples of a task, or of each of its classes."""
+
+    @property
+    def outputs(self) -> int:
+        """C: numbers to predict, or classes of a task."""
+
+    @property
+    def training_outputs(self) -> int:
+        """C of a training task."""
+
+    @property
+    def support_size(self) -> int:
+        """m⁽ᵗ⁾, support examples of a training task."""
+
+    @property
+    def query_size(self) -> int:
+        """m⁽ᵛ⁾, query examples of a training task."""
+
+    @property
+    def fitted_scale(self) -> Scale:
+        """The form of an example, and what networks see of it."""
+
+    def model(self, network: Any, *, training: bool = False) -> Model:
+        """The base model that solves a task, given the network's options."""
+
+    def tasks(self, split: Split, device: torch.device) -> Tasks:
+        """The tasks of a split, drawn on a device."""
+
+    def pool(self, split: Split) -> Pool:
+        """The examples of a split, on the CPU; for data with a `unit`."""
+        raise TypeError(f"{type(self).__name__} makes tasks without a pool")
+
+    def training_pool(self) -> Pool:
+        """What training tasks are drawn from: with the validation classes, where they are trained on."""
+        return self.pool("train")
+
+    def checksum(self, split: Split) -> str | None:
+        """Of the examples of a split, if they come from a pool."""
+
+    def prepared(self) -> Self:
+        """The same data, read anew, with what is learned of it before training."""
+        return self
+
+    def stored_features(self, split: Split) -> Pool | None:
+        """The features of a split as they are stored, where examples are features."""
+        return None
+
+    @property
+    def draws_within_group(self) -> bool:
+        """Whether all classes of a task are of one group."""
+        return False
+
+    @property
+    def train_on_validation(self) -> bool:
+        """Whether the validation classes are trained on."""
+        return False
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """How training examples are changed at random."""
+        return None
+
+    @property
+    def target_column(self) -> str | None:
+        """The column of a table that holds what is predicted."""
+        return None
+
+    @property
+    def noise_std(self) -> float | None:
+        """Standard deviation of the noise on a regression target, in its unit; None until it is learned."""
+        return 0.0
+
+    @property
+    def scaled_noise_std(self) -> float | None:
+        """The same in the unit that networks see."""
+        return self.noise_std
+
+    @property
+    def softmax_temperature(self) -> float | None:
+        """What outputs are divided by before the softmax; None until it is learned."""
+        return 1.0
+
+    @property
+    def temperature_exponent(self) -> float | None:
+        """How much lower the temperature is for surer tasks; None until it is learned."""
+        return 0.0
+
+    @property
+    def temperature_of(self) -> Literal["networks", "mixture"]:
+        """Whether the temperature is that of each sampled network or that of their mixture."""
+        return "networks"
+
+    @property
+    def at_temperature_1(self) -> Self:
+        """The same tasks, with outputs as they are."""
+        return self
