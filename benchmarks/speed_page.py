@@ -37,7 +37,7 @@ def _on_a_cpu(record: dict[str, Any]) -> list[str]:
         f"Made by `python benchmarks/vectorised.py` in {record['seconds']:,.0f} s with {record['threads']} threads: a",
         "meta-gradient with all tasks at once, and one task after another. `make bench` runs it on your machine.",
         "",
-        *markdown_table(headers, rows),
+        markdown_table(headers, rows),
         "",
     ]
 

@@ -35,9 +35,9 @@ from fewsure.report.gallery import confident_mistakes
 from fewsure.report.learning_curves import thinned
 from fewsure.report.page import write_report
 from fewsure.report.provenance import train_command
-from fewsure.report.reference import SINE_LINE_5_SHOT, TABLE_1, printed_for
+from fewsure.report.reference import REFERENCE, printed_for
 from fewsure.report.significance import best_and_tied
-from fewsure.report.styles import ALGORITHM_COLOURS, SPARE_COLOURS, RunStyle, run_styles
+from fewsure.report.styles import ALGORITHM_COLOURS, SPARE_COLOURS, RunStyle, display_name, run_styles
 from fewsure.report.unseen_tasks import predict_unseen, predict_unseen_images
 from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
@@ -45,6 +45,7 @@ from fewsure.training.runs import Run
 from .report_runs import CPU, TASKS, TINY_MAML, TINY_SIMPA, image_run, regression_run, report, write_photos
 
 PAPER = Path(__file__).parents[2] / "shared" / "paper" / "reference.json"
+SINE_LINE = REFERENCE["sine-line, 5-shot"]
 SVG = "{http://www.w3.org/2000/svg}"
 needs_paper = pytest.mark.skipif(
     not PAPER.is_file(), reason=f"{PAPER.name}, the paper's printed figures, is not beside this checkout"
@@ -179,21 +180,22 @@ def headline(result: dict[str, Any]) -> dict[str, Any]:
 def test_the_papers_numbers_are_those_it_prints() -> None:
     printed = json.loads(PAPER.read_text())["regression_sine_line_5shot"]
     assert printed["reliability"].pop("levels") == list(LEVELS)
-    assert {ours.name for ours in SINE_LINE_5_SHOT.values()} == printed["mse"].keys()
-    for algorithm, ours in SINE_LINE_5_SHOT.items():
-        assert ours.name.lower() == algorithm
-        for score in ("mse", "ece", "mce"):
-            assert getattr(ours, score) == round(printed[score][ours.name], 4)
-        assert ours.observed == tuple(round(value, 4) for value in printed["reliability"][ours.name])
+    assert {display_name(algorithm) for algorithm in SINE_LINE} == printed["mse"].keys()
+    for algorithm, ours in SINE_LINE.items():
+        name = display_name(algorithm)
+        assert ours["mse"]["mean"] == round(printed["mse"][name], 4)
+        assert [ours["ece"], ours["mce"]] == [round(printed[score][name], 4) for score in ("ece", "mce")]
+        assert ours["reliability"]["levels"] == list(LEVELS)
+        assert ours["reliability"]["observed"] == [round(value, 4) for value in printed["reliability"][name]]
 
 
-@pytest.mark.parametrize("algorithm", SINE_LINE_5_SHOT)
+@pytest.mark.parametrize("algorithm", SINE_LINE)
 def test_the_papers_calibration_errors_follow_from_its_reliability(algorithm: str) -> None:
-    printed = SINE_LINE_5_SHOT[algorithm]
-    ece, mce = calibration_errors(torch.tensor(printed.observed, dtype=torch.float64))
+    printed = SINE_LINE[algorithm]
+    ece, mce = calibration_errors(torch.tensor(printed["reliability"]["observed"], dtype=torch.float64))
     # Both sides are rounded to 4 digits.
-    assert float(ece) == pytest.approx(printed.ece, abs=1e-4)
-    assert float(mce) == pytest.approx(printed.mce, abs=1e-4)
+    assert float(ece) == pytest.approx(printed["ece"], abs=1e-4)
+    assert float(mce) == pytest.approx(printed["mce"], abs=1e-4)
 
 
 @needs_paper
@@ -201,13 +203,15 @@ def test_the_papers_figure_3_and_table_1_are_those_it_prints() -> None:
     printed = json.loads(PAPER.read_text())
     calibration = printed["mini_imagenet_calibration"]
     for name, bins in calibration["reliability_5way_1shot"].items():
-        ours = TABLE_1["mini-imagenet", 1][name.lower()]
-        for column, values in (("confidence", ours.expected), ("accuracy", ours.observed)):
-            assert values == tuple(round(value, 4) for value in bins[column])
-        assert (ours.ece, ours.mce) == tuple(round(calibration[error][name], 4) for error in ("ece", "mce"))
+        ours = REFERENCE["mini-imagenet, 5-way 1-shot"][name.lower()]
+        for column in ("confidence", "accuracy"):
+            assert ours["reliability"][column] == [round(value, 4) for value in bins[column]]
+        assert [ours[error] for error in ("ece", "mce")] == [
+            round(calibration[error][name], 4) for error in ("ece", "mce")
+        ]
     for name, (one_shot, _) in printed["accuracy"]["omniglot/conv4"].items():
         ours = printed_for({"algorithm": name.lower(), "data": "omniglot", "way": 5, "shot": 1})
-        assert [ours.accuracy, ours.ci95] == [pytest.approx(value / 100) for value in one_shot]
+        assert list(ours["accuracy"].values()) == [pytest.approx(value / 100) for value in one_shot]
 
 
 # Predictions
@@ -385,11 +389,11 @@ def test_the_papers_figures_stand_beside_ours_with_the_difference(page: str, run
     found = Page(page)
     rows = {row[0]: number for number, row in enumerate(found.rows)}
     for name, result in zip(("SImPa", "MAML"), evaluations(runs), strict=True):
-        printed = SINE_LINE_5_SHOT[name.lower()]
+        printed = SINE_LINE[name.lower()]
         for column, ours, theirs in (
-            (3, result["mse"]["mean"], printed.mse),
-            (5, result["ece"], printed.ece),
-            (6, result["mce"], printed.mce),
+            (3, result["mse"]["mean"], printed["mse"]["mean"]),
+            (5, result["ece"], printed["ece"]),
+            (6, result["mce"], printed["mce"]),
         ):
             text = found.paper[rows[name], column]
             assert text.startswith("paper ")
@@ -427,7 +431,7 @@ def test_the_data_behind_the_figures_are_the_results(written: list[Path], runs: 
     simpa = [line["kl"] for line in runs[0].metrics()]
     assert [float(row["value"]) for row in rows("training_kl") if row["quantity"] == "kl"] == simpa
     printed = [float(row["observed"]) for row in rows("reliability") if row["method"] == "paper: SImPa"]
-    assert tuple(printed) == SINE_LINE_5_SHOT["simpa"].observed
+    assert printed == SINE_LINE["simpa"]["reliability"]["observed"]
 
 
 @pytest.mark.parametrize(("target", "shown"), [("omniglot", "error"), ("cifar-fs-1shot", "accuracy")])
@@ -447,7 +451,9 @@ def test_where_nearly_all_is_right_bars_show_what_is_wrong(target: str, shown: s
         expected = [value, value - reach, value + reach]
         assert [drawn[row["label"]][key] for key in ("value", "low", "high")] == pytest.approx(expected)
     if target == "omniglot":
-        assert drawn["paper: SImPa"]["value"] == pytest.approx(1 - TABLE_1["omniglot", 1]["simpa"].accuracy)
+        assert drawn["paper: SImPa"]["value"] == pytest.approx(
+            1 - REFERENCE["omniglot, 5-way 1-shot"]["simpa"]["accuracy"]["mean"]
+        )
 
 
 def test_what_is_said_under_the_pointer_stands_where_the_marker_is(page: str, written: list[Path]) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 from fewsure.core.config import from_json
 from fewsure.core.files import write_atomically
 from fewsure.errors import FewsureError
-from fewsure.report.evaluation_tables import setting
-from fewsure.report.styles import display_name
-from fewsure.report.tables import ABSENT, Table, markdown_table
+from fewsure.report.styles import display_name, setting
+from fewsure.report.tables import ABSENT, Table
+from fewsure.report.templating import templates
 
 Record = Mapping[str, Any]
 """An object as `fewsure.certification.certify.certify_run` returns it."""
@@ -58,9 +58,9 @@ def _held_out(record: Record) -> list[Line]:
     held_out, measured = record["held_out"], record.get("measured")
     says = f"expected loss on a new task, with confidence {1 - held_out['delta']:.4g}; mean {held_out['mean']:.4f}"
     name, value = f"held-out certificate ({held_out['method']})", f"≤ {held_out['limit']:.4f}"
-    lines = [(name, value, "yes", _yes(held_out["vacuous"]), f"{says} of {held_out['tasks']:,} tasks")]
+    lines = [(name, value, "yes", yes(held_out["vacuous"]), f"{says} of {held_out['tasks']:,} tasks")]
     if measured:
-        lines.append(_reading("loss measured", _interval(measured), f"95 % interval, {tasks_of(measured)}"))
+        lines.append(_reading("loss measured", interval(measured), f"95 % interval, {tasks_of(measured)}"))
     return lines
 
 
@@ -70,10 +70,10 @@ def _conformal(sets: Record) -> list[Line]:
     kind, size = ("sets", "labels in a set") if sets["score"] == "probability" else ("intervals", "mean width")
     limit = f"{SCORES[sets['score']]} ≤ {number(sets['threshold'])}"
     says = f"probability to hold the truth at a point of a new task; {limit}"
-    lines = [(f"conformal {kind}", f"≥ {1 - sets['alpha']:.4g}", "yes", _yes(sets["vacuous"]), says)]
+    lines = [(f"conformal {kind}", f"≥ {1 - sets['alpha']:.4g}", "yes", yes(sets["vacuous"]), says)]
     for found in sets["measured"]:
         says = f"standard error, {tasks_of(found)}; {number(found['size'])} {size}"
-        lines.append(_reading("coverage measured", _coverage(found), says))
+        lines.append(_reading("coverage measured", coverage(found), says))
     return lines
 
 
@@ -83,7 +83,7 @@ def _theorem(theorem: Record) -> list[Line]:
         terms = " + ".join(f"{name} {number(value)}" for name, value in bound["terms"].items())
         says = f"{terms}; T = {bound['tasks']}, m = {bound['examples']}, ε = {bound['epsilon']:.4g}"
         value = ("≤ " if bound["rigorous"] else "") + number(bound["total"])  # an estimate is not below anything
-        lines.append((f"Theorem 2, {bound['form']} form", value, _yes(bound["rigorous"]), _yes(bound["vacuous"]), says))
+        lines.append((f"Theorem 2, {bound['form']} form", value, yes(bound["rigorous"]), yes(bound["vacuous"]), says))
     for name, reading in theorem["bounds"][0]["readings"].items() if lines else ():
         if name != "loss":  # which is among the terms
             lines.append(_reading(name, number(reading["value"]), reading["worth"]))
@@ -98,18 +98,6 @@ def _theorem(theorem: Record) -> list[Line]:
 def _reading(name: str, value: str, says: str) -> Line:
     """A line below a statement; it claims nothing."""
     return f"  {name}", value, ABSENT, ABSENT, says
-
-
-def _interval(mean: Record) -> str:
-    return f"{mean['mean']:.4f} ± {mean['ci95']:.4f}"
-
-
-def _coverage(found: Record) -> str:
-    return f"{found['coverage']:.4f} ± {found['error']:.4f}"
-
-
-def _yes(fact: bool) -> str:
-    return "yes" if fact else "no"
 
 
 def tasks_of(measured: Record) -> str:
@@ -131,6 +119,21 @@ def number(value: float | None) -> str:
     if value is None:
         return "∞"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def interval(mean: Record) -> str:
+    """A mean over tasks and the half-width of its interval."""
+    return f"{mean['mean']:.4f} ± {mean['ci95']:.4f}"
+
+
+def coverage(found: Record) -> str:
+    """The measured coverage of sets and its standard error."""
+    return f"{found['coverage']:.4f} ± {found['error']:.4f}"
+
+
+def yes(fact: bool) -> str:
+    """Or no."""
+    return "yes" if fact else "no"
 
 
 # Several runs
@@ -167,52 +170,6 @@ def keep(record: Record, results: Path, page: Path | None) -> None:
 
 def certificates_section(records: Sequence[Record]) -> str:
     """The tables: held-out certificates, coverage, Theorem 2, and what they took."""
-    tables = (
-        (("run", "tasks", "mean loss", "certificate", "loss on other tasks", "above it by"), _held_out_rows),
-        (("run", "sets for", "coverage wanted", "measured", "on", "mean size"), _coverage_rows),
-        (("run", "Theorem 2", "loss", "R_i", "R_0", "total", "rigorous", "vacuous"), _theorem_rows),
-        (("run", "environment", "unit", "preset", "δ", "seed", "device", "seconds", "version"), _cost_rows),
-    )
-
-    def named(rows: Sequence[tuple[str, ...]], record: Record) -> list[tuple[str, ...]]:
-        return [(f"{display_name(record['algorithm'])}, {setting(record)}", *row) for row in rows]
-
-    return "\n\n".join(
-        "\n".join(markdown_table(headers, [row for record in records for row in named(rows(record), record)]))
-        for headers, rows in tables
-    )
-
-
-def _held_out_rows(record: Record) -> list[tuple[str, ...]]:
-    held_out, measured = record["held_out"], record.get("measured")
-    cells = (f"{held_out['tasks']:,}", f"{held_out['mean']:.4f}", f"{held_out['limit']:.4f}")
-    if measured is None:
-        return [(*cells, ABSENT, ABSENT)]
-    above = f"{held_out['limit'] - measured['mean']:.4f}"
-    return [(*cells, f"{_interval(measured)} ({tasks_of(measured)})", above)]
-
-
-def _coverage_rows(record: Record) -> list[tuple[str, ...]]:
-    sets = record["conformal"]
-    kind = "labels" if sets.get("score") == "probability" else "values"
-    return [
-        (kind, f"{1 - sets['alpha']:.4g}", _coverage(found), tasks_of(found), number(found["size"]))
-        for found in sets.get("measured", [])
-    ]
-
-
-def _theorem_rows(record: Record) -> list[tuple[str, ...]]:
-    return [
-        (
-            f"{bound['form']} form",
-            *(number(value) for value in (*bound["terms"].values(), bound["total"])),
-            _yes(bound["rigorous"]),
-            _yes(bound["vacuous"]),
-        )
-        for bound in record["theorem_2"].get("bounds", [])
-    ]
-
-
-def _cost_rows(record: Record) -> list[tuple[str, ...]]:
-    facts = (record["environment"], record["unit"], record["preset"], f"{record['held_out']['delta']:.4g}")
-    return [(*facts, str(record["seed"]), record["device"], f"{record['seconds']:.0f}", record["version"])]
+    functions = (display_name, setting, tasks_of, number, interval, coverage, yes)
+    template = templates("fewsure.report").get_template("certificates.md")
+    return template.render({function.__name__: function for function in functions}, records=records).strip()

@@ -1,18 +1,16 @@
 """How runs compare: the paper's Figure 2 (regression) and Figure 3 (classification)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fewsure.report.drawing import PAPER, QUIET, WIDTH, Drawing, legend_below, legend_height, plain, tidy
-from fewsure.report.reference import Printed, printed_once
+from fewsure.report.reference import Result, printed_once
 from fewsure.report.styles import RunStyle
 
-Result = Mapping[str, Any]
-ERRORS = ("ece", "mce")
 EASY = 0.9
 """Where every accuracy is above it, bars show what is wrong: those of what is right would look alike."""
 
@@ -25,44 +23,77 @@ def comparison_drawings(
     The paper's figures stand below ours, in the same colour.
     """
     classifies = "accuracy" in results[0]
-    bars, score = _bars(results, styles)
-    figure_number, measured = 3 if classifies else 2, "accuracy" if score is ACCURACY else "error"
-    scored = [bar for bar in bars if bar.score is not None]
-    calibrated = [bar for bar in bars if bar.errors]
-    reliable = [bar for bar in bars if bar.expected]
+    rows = _rows(results, styles)
+    scores = _scores(rows, classifies)
 
-    def drawing(panel: str, says: str, shown: Sequence[_Bar], drawn: str, height: float) -> tuple[Drawing, Axes]:
+    def drawing(panel: str, says: str, shown: Sequence[_Row], drawn: str, height: float) -> tuple[Axes, Drawing]:
         note = "The paper prints none for these tasks and methods."
-        if any(bar.is_paper for bar in shown):
+        if any(row.is_paper for row in shown):
             note = f"The paper's printed values are {drawn}; where there are none, the paper has none."
-        caption = f"{title}: {says}, as in the paper's Figure {figure_number}. {note}"
+        caption = f"{title}: {says}, as in the paper's Figure {3 if classifies else 2}. {note}"
         made = Drawing(f"{panel}_{name}", caption, height)
-        return made, made.figure.add_subplot()
+        return made.figure.add_subplot(), made
 
-    says, height = f"{measured} on unseen tasks with 95 % intervals", 1.3 + 0.42 * max(len(scored), 2)
-    scores, axes = drawing(measured, says, scored, "hatched bars", height)
-    _draw_scores(axes, scores, scored, score)
+    def bars(panel: str, says: str, bars: _Bars, each: float) -> Drawing:
+        shown = [row for row in rows if row.values.keys() & {kind.name for kind in bars.kinds}]
+        height = 1.3 + each * max(len(shown), 2)
+        axes, made = drawing(panel, f"{says} with 95 % intervals", shown, "hatched bars", height)
+        _draw_bars(axes, made, shown, bars)
+        return made
+
+    reliable = [row for row in rows if row.expected]
     height = 3.7 + legend_height(len(reliable) + 1, 2)
-    reliability, axes = drawing("reliability", "reliability", reliable, "dotted lines", height)
+    axes, reliability = drawing("reliability", "reliability", reliable, "dotted lines", height)
     legend_below(reliability.figure, _draw_reliability(axes, reliability, reliable, classifies), columns=2)
-    says, height = "expected and maximum calibration error with 95 % intervals", 1.3 + 0.62 * max(len(calibrated), 2)
-    errors, axes = drawing("calibration", says, calibrated, "hatched bars", height)
-    _draw_errors(axes, errors, calibrated)
-    return scores, reliability, errors
+    measured = "accuracy" if scores is ACCURACY else "error"
+    return (
+        bars(measured, f"{measured} on unseen tasks", scores, 0.42),
+        reliability,
+        bars("calibration", "expected and maximum calibration error", CALIBRATION, 0.62),
+    )
 
 
 def comparison_figure(results: Sequence[Result], styles: Sequence[RunStyle]) -> Figure:
     """The same three panels side by side in one figure."""
-    bars, score = _bars(results, styles)
-    drawing = Drawing("comparison", "", max(4.2, 0.5 * len(bars) + 2.2), WIDTH)
+    classifies = "accuracy" in results[0]
+    rows = _rows(results, styles)
+    drawing = Drawing("comparison", "", max(4.2, 0.5 * len(rows) + 2.2), WIDTH)
     scores = drawing.figure.add_subplot(1, 3, 1)
-    _draw_scores(scores, drawing, bars, score)
+    _draw_bars(scores, drawing, rows, _scores(rows, classifies))
     errors = drawing.figure.add_subplot(1, 3, 2, sharey=scores)
-    _draw_errors(errors, drawing, bars)
+    _draw_bars(errors, drawing, rows, CALIBRATION)
     errors.tick_params(labelleft=False)
     reliability = drawing.figure.add_subplot(1, 3, 3)
-    legend_below(drawing.figure, _draw_reliability(reliability, drawing, bars, "accuracy" in results[0]), columns=5)
+    legend_below(drawing.figure, _draw_reliability(reliability, drawing, rows, classifies), columns=5)
     return drawing.figure
+
+
+class _Kind(NamedTuple):
+    """One kind of bar in a panel."""
+
+    name: str
+    text: str
+    """How its number is written."""
+    offset: float = 0.0
+    height: float = 0.7
+
+
+class _Bars(NamedTuple):
+    """A panel of bars."""
+
+    title: str
+    unit: str
+    kinds: tuple[_Kind, ...]
+
+
+MSE = _Bars("Error (lower is better)", "mean squared error (unit of y, squared)", (_Kind("mse", "{:.2f}"),))
+ACCURACY = _Bars("Accuracy (higher is better)", "share of query points that are right", (_Kind("accuracy", "{:.4f}"),))
+WRONG = _Bars("Error (lower is better)", "share of query points that are wrong", (_Kind("error", "{:.4f}"),))
+CALIBRATION = _Bars(
+    "Calibration (lower is better)",
+    "distance between two probabilities",
+    (_Kind("ece", "ECE {:.3f}", -0.2, 0.36), _Kind("mce", "MCE {:.3f}", 0.2, 0.36)),
+)
 
 
 class _Value(NamedTuple):
@@ -79,142 +110,109 @@ class _Value(NamedTuple):
         return _Value(1 - self.value, low, high)
 
 
-class _Score(NamedTuple):
-    """The score of the first panel."""
-
-    name: str
-    title: str
-    unit: str
-    digits: int
-
-
-MSE = _Score("mse", "Error (lower is better)", "mean squared error (unit of y, squared)", 2)
-ACCURACY = _Score("accuracy", "Accuracy (higher is better)", "share of query points that are right", 4)
-WRONG = _Score("error", "Error (lower is better)", "share of query points that are wrong", 4)
-
-
-class _Bar(NamedTuple):
+class _Row(NamedTuple):
     """One row of the bar charts and one line of the reliability diagram."""
 
     label: str
     colour: str
     owner: str
     is_paper: bool
-    score: _Value | None
-    errors: Mapping[str, _Value]
-    """Of `ece` and `mce`, those that are known."""
+    values: Mapping[str, _Value]
     expected: Sequence[float]
     """Levels, or the confidence in each bin that is not empty."""
     observed: Sequence[float]
 
 
-def _bars(results: Sequence[Result], styles: Sequence[RunStyle]) -> tuple[list[_Bar], _Score]:
-    """The rows, ours each before the paper's, and their score."""
-    score = ACCURACY if "accuracy" in results[0] else MSE
-    bars = []
+def _rows(results: Sequence[Result], styles: Sequence[RunStyle]) -> list[_Row]:
+    """Each of our rows before the paper's."""
+    rows = []
     for result, style, printed in zip(results, styles, printed_once(results), strict=True):
-        bars.append(_run_bar(result, style, score.name))
+        rows.append(_row(result, style.label, style.colour, style.owner, is_paper=False))
         if printed is not None:
-            bars.append(_paper_bar(printed, style, score.name))
-    if score is MSE or min(bar.score.value for bar in bars if bar.score) <= EASY:
-        return bars, score
-    return [bar._replace(score=bar.score and bar.score.rest) for bar in bars], WRONG
+            owner = f"{style.owner} {PAPER}".strip()
+            rows.append(_row(printed, printed["label"], style.colour, owner, is_paper=True))
+    return rows
 
 
-def _run_bar(result: Result, style: RunStyle, score: str) -> _Bar:
-    mean, reach, table = result[score]["mean"], result[score]["ci95"], result["reliability"]
-    errors = {name: _Value(result[name], *result[f"{name}_ci95"]) for name in ERRORS}
+def _row(result: Result, label: str, colour: str, owner: str, *, is_paper: bool) -> _Row:
+    values = {}
+    for name in {"mse", "accuracy"} & result.keys():
+        mean, reach = result[name]["mean"], result[name].get("ci95")
+        values[name] = _Value(mean) if is_paper else _Value(mean, mean - reach, mean + reach)
+    if "accuracy" in values:
+        values["error"] = values["accuracy"].rest
+    for name in {"ece", "mce"} & result.keys():
+        values[name] = _Value(result[name], *result.get(f"{name}_ci95", ()))
+    table = result.get("reliability", {"levels": (), "observed": ()})
     columns = ("levels", "observed") if "levels" in table else ("confidence", "accuracy")
-    pairs = zip(*(table[column] for column in columns), strict=True)
-    filled = [pair for pair in pairs if None not in pair]
+    filled = [pair for pair in zip(*(table[column] for column in columns), strict=True) if None not in pair]
     expected, observed = ([pair[side] for pair in filled] for side in (0, 1))
-    value = _Value(mean, mean - reach, mean + reach)
-    return _Bar(style.label, style.colour, style.owner, False, value, errors, expected, observed)
+    return _Row(label, colour, owner, is_paper, values, expected, observed)
 
 
-def _paper_bar(printed: Printed, style: RunStyle, score: str) -> _Bar:
-    known = {name: _Value(getattr(printed, name)) for name in (score, *ERRORS) if getattr(printed, name) is not None}
-    value, label, owner = known.pop(score, None), f"paper: {printed.name}", f"{style.owner} {PAPER}".strip()
-    return _Bar(label, style.colour, owner, True, value, known, printed.expected, printed.observed)
+def _scores(rows: Sequence[_Row], classifies: bool) -> _Bars:
+    if not classifies:
+        return MSE
+    return WRONG if all(row.values["accuracy"].value > EASY for row in rows if "accuracy" in row.values) else ACCURACY
 
 
-def _draw_scores(axes: Axes, drawing: Drawing, bars: Sequence[_Bar], score: _Score) -> None:
-    for position, bar in enumerate(bars):
-        if bar.score is not None:
-            _draw_bar(axes, drawing, bar, score.name, (position, 0.7), bar.score, f"{{:.{score.digits}f}}")
-    axes.set(title=score.title, xlabel=score.unit)
-    _finish_bars(axes, bars)
-
-
-def _draw_errors(axes: Axes, drawing: Drawing, bars: Sequence[_Bar]) -> None:
-    for position, bar in enumerate(bars):
-        for offset, name in ((-0.2, "ece"), (0.2, "mce")):
-            if name in bar.errors:
-                text = f"{name.upper()} {{:.3f}}"
-                _draw_bar(axes, drawing, bar, name, (position + offset, 0.36), bar.errors[name], text)
-    axes.set(title="Calibration (lower is better)", xlabel="distance between two probabilities")
-    _finish_bars(axes, bars)
-
-
-def _finish_bars(axes: Axes, bars: Sequence[_Bar]) -> None:
-    axes.set_yticks(range(len(bars)), [plain(bar.label) for bar in bars])
-    axes.set_ylim(len(bars) - 0.4, -0.6)
+def _draw_bars(axes: Axes, drawing: Drawing, rows: Sequence[_Row], bars: _Bars) -> None:
+    for position, row in enumerate(rows):
+        for kind in bars.kinds:
+            if kind.name in row.values:
+                _draw_bar(axes, drawing, row, kind, position + kind.offset)
+    axes.set(title=bars.title, xlabel=bars.unit)
+    axes.set_yticks(range(len(rows)), [plain(row.label) for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, 1.45 * max(axes.dataLim.x1, 1e-6))  # room for the numbers behind the bars
     axes.locator_params(axis="x", nbins=5)
     tidy(axes, grid="x")
 
 
-def _draw_bar(
-    axes: Axes, drawing: Drawing, bar: _Bar, name: str, place: tuple[float, float], value: _Value, text: str
-) -> None:
-    position, height = place
-    (drawn,) = axes.barh(position, value.value, height, color=bar.colour)
-    drawing.own(bar.owner, drawn)
-    end, says = value.value, ""
-    if bar.is_paper:
-        drawn.set(facecolor="white", edgecolor=bar.colour, hatch="////", alpha=0.75)
-    if value.low is not None and value.high is not None:
+def _draw_bar(axes: Axes, drawing: Drawing, row: _Row, kind: _Kind, position: float) -> None:
+    value, low, high = row.values[kind.name]
+    (drawn,) = axes.barh(position, value, kind.height, color=row.colour)
+    drawing.own(row.owner, drawn)
+    end, says = value, ""
+    if row.is_paper:
+        drawn.set(facecolor="white", edgecolor=row.colour, hatch="////", alpha=0.75)
+    if low is not None and high is not None:
         # A bootstrap interval of a value that cannot be negative need not hold the value itself.
-        reach = [[max(value.value - value.low, 0.0)], [max(value.high - value.value, 0.0)]]
-        _, caps, lines = axes.errorbar(
-            value.value, position, xerr=reach, fmt="none", ecolor="black", elinewidth=1, capsize=2
-        )
-        drawing.own(bar.owner, *caps, *lines)
-        end, says = max(value.value, value.high), f", 95 % interval {value.low:.4g} to {value.high:.4g}"
+        reach = [[max(value - low, 0.0)], [max(high - value, 0.0)]]
+        _, caps, lines = axes.errorbar(value, position, xerr=reach, fmt="none", ecolor="black", elinewidth=1, capsize=2)
+        drawing.own(row.owner, *caps, *lines)
+        end, says = max(value, high), f", 95 % interval {low:.4g} to {high:.4g}"
     number = axes.annotate(
-        text.format(value.value),
+        kind.text.format(value),
         (end, position),
         xytext=(4, 0),
         textcoords="offset points",
         verticalalignment="center",
         fontsize="small",
     )
-    drawing.own(bar.owner, number)
-    drawing.mark(axes, value.value, position, bar.owner, f"{bar.label}: {name.upper()} {value.value:.4g}{says}")
-    low, high = ("" if bound is None else bound for bound in (value.low, value.high))
-    source = "paper" if bar.is_paper else "run"
-    drawing.record(method=bar.label, source=source, score=name, value=value.value, low=low, high=high)
+    drawing.own(row.owner, number)
+    drawing.mark(axes, value, position, row.owner, f"{row.label}: {kind.name.upper()} {value:.4g}{says}")
+    source = "paper" if row.is_paper else "run"
+    drawing.record(method=row.label, source=source, score=kind.name, value=value, low=low, high=high)
 
 
-def _draw_reliability(axes: Axes, drawing: Drawing, bars: Sequence[_Bar], classifies: bool) -> list[Line2D]:
+def _draw_reliability(axes: Axes, drawing: Drawing, rows: Sequence[_Row], classifies: bool) -> list[Line2D]:
     """Observed against expected; for classification, as in the paper, the distance of the two. Returns the legend."""
     names = ("confidence", "accuracy") if classifies else ("expected", "observed")
     perfect = Line2D([0, 1], [0, 0 if classifies else 1], color=QUIET, linestyle="--", linewidth=1)
     perfect.set_label("perfectly calibrated")
     curves, highest = [perfect], 0.05
-    for bar in bars:
-        if not bar.expected:
-            continue
-        pairs = list(zip(bar.expected, bar.observed, strict=True))
-        heights = [abs(x - y) for x, y in pairs] if classifies else bar.observed
-        curve = Line2D(bar.expected, heights, color=bar.colour, linewidth=2, marker="o", markersize=3.5)
-        curve.set(linestyle=":" if bar.is_paper else "-", label=plain(bar.label))
+    for row in (row for row in rows if row.expected):
+        pairs = list(zip(row.expected, row.observed, strict=True))
+        heights = [abs(x - y) for x, y in pairs] if classifies else row.observed
+        curve = Line2D(row.expected, heights, color=row.colour, linewidth=2, marker="o", markersize=3.5)
+        curve.set(linestyle=":" if row.is_paper else "-", label=plain(row.label))
         curves.append(curve)
-        drawing.own(bar.owner, curve)
+        drawing.own(row.owner, curve)
         highest = max(highest, *heights)
         for (x, y), height in zip(pairs, heights, strict=True):
-            drawing.mark(axes, x, height, bar.owner, f"{bar.label}: {names[0]} {x:.4f}, {names[1]} {y:.4f}")
-            drawing.record(method=bar.label, source="paper" if bar.is_paper else "run", **{names[0]: x, names[1]: y})
+            drawing.mark(axes, x, height, row.owner, f"{row.label}: {names[0]} {x:.4f}, {names[1]} {y:.4f}")
+            drawing.record(method=row.label, source="paper" if row.is_paper else "run", **{names[0]: x, names[1]: y})
     for curve in curves:
         axes.add_line(curve)
     if classifies:

@@ -6,11 +6,9 @@ from typing import Any, NamedTuple
 
 from fewsure.evaluation.compare import SIGNIFICANT, Compared
 from fewsure.evaluation.metrics.paired import PairedTest
-from fewsure.report.reference import Printed, printed_once
+from fewsure.report.reference import Result, printed_once
+from fewsure.report.styles import setting
 from fewsure.report.tables import ABSENT, Table
-
-Result = Mapping[str, Any]
-"""An object as `evaluate` returns it. Its `label`, if it has one, names its row; else its algorithm does."""
 
 NOISE_PARTS = {"with_noise": "+", "without_noise": "−"}
 """Calibration under another protocol than the headline's → whether noise on labels is added or left out."""
@@ -21,10 +19,9 @@ class Column(NamedTuple):
 
     header: str
     key: str
-    """The name of its value in an evaluation and among the paper's figures."""
+    """The name of its value in an evaluation."""
     show: Callable[[Result], str]
     """Padded so that decimal points stand below each other."""
-    show_printed: Callable[[Printed], str] = str
     is_count: bool = False
     absent: str = ABSENT
 
@@ -38,15 +35,6 @@ class Column(NamedTuple):
         shown = shown["mean"] if isinstance(shown, Mapping) else shown
         return float(shown) if isinstance(shown, (int, float)) else None
 
-    def printed(self, printed: Printed | None) -> float | None:
-        """The paper's figure, if it prints one."""
-        value: float | None = getattr(printed, self.key, None)
-        return value
-
-    def printed_text(self, printed: Printed) -> str:
-        """The cell of the paper's figures."""
-        return self.absent if self.printed(printed) is None else self.show_printed(printed)
-
 
 def columns_of(result: Result) -> tuple[Column, ...]:
     """The columns for an evaluation's kind of task; the first names its row."""
@@ -54,10 +42,39 @@ def columns_of(result: Result) -> tuple[Column, ...]:
 
 
 def evaluation_tables(results: Sequence[Result]) -> list[Table]:
-    """A table for each kind of task, in the order in which they come first."""
+    """A table for each kind of task, in the order in which they come first.
+
+    The `label` of a result, if it has one, names its row; else its algorithm does.
+    """
     settings = list(dict.fromkeys(setting(result) for result in results))
     ordered = sorted(results, key=lambda result: settings.index(setting(result)))
     return [_table(title, list(group)) for title, group in groupby(ordered, key=setting)]
+
+
+def _table(title: str, results: Sequence[Result]) -> Table:
+    columns = columns_of(results[0])
+    rows: list[Result] = []
+    headlines = set()
+    for result, printed in zip(results, printed_once(results), strict=True):
+        named = {"label": result["algorithm"], **result}
+        headlines.add(len(rows))
+        rows += [named, *noise_results(named), *([printed] if printed else [])]
+    return Table(
+        title,
+        tuple(column.header for column in columns),
+        [[column.text(row) for column in columns] for row in rows],
+        right=frozenset(number for number, column in enumerate(columns) if column.is_count),
+        aside=frozenset(range(len(rows))) - headlines,
+    )
+
+
+def noise_results(result: Result) -> list[Result]:
+    """Calibration with other noise than the headline protocol's, as evaluations with that alone and a label."""
+    return [
+        {**result[part], "label": f"{result['label']} {sign} noise", "tasks": result["tasks"]}
+        for part, sign in NOISE_PARTS.items()
+        if part in result
+    ]
 
 
 def comparison_table(compared: Compared) -> Table:
@@ -100,89 +117,40 @@ def training_table(lines: Sequence[Mapping[str, Any]]) -> Table:
     return Table("", ("update", "seconds", *names), rows, right=frozenset({0, 1}))
 
 
-def setting(result: Result) -> str:
-    """The kind of task that an evaluation is of.
-
-    >>> setting({"data": "omniglot", "way": 5, "shot": 1}), setting({"data": "sine-line", "shot": 5})
-    ('omniglot, 5-way 1-shot', 'sine-line, 5-shot')
-    """
-    way = f"{result['way']}-way " if "way" in result else ""
-    return f"{result['data']}, {way}{result['shot']}-shot"
-
-
 def mean_cell(mean: Mapping[str, float]) -> str:
-    """A mean over tasks and the half-width of its interval.
+    """A mean over tasks and the half-width of its interval, if there is one.
 
-    >>> mean_cell({"mean": 2.0, "ci95": 0.1})
-    '  2.000 ± 0.100'
+    >>> mean_cell({"mean": 2.0, "ci95": 0.1}), mean_cell({"mean": 2.0})
+    ('  2.000 ± 0.100', '  2.00')
     """
-    return f"{mean['mean']:7.3f} ± {mean['ci95']:.3f}"
-
-
-def noise_results(result: Result) -> list[Result]:
-    """Calibration with other noise than the headline protocol's, as evaluations with that alone and a label."""
-    return [
-        {**result[part], "label": f"{_name(result)} {sign} noise", "tasks": result["tasks"]}
-        for part, sign in NOISE_PARTS.items()
-        if part in result
-    ]
-
-
-def _table(title: str, results: Sequence[Result]) -> Table:
-    columns = columns_of(results[0])
-    rows: list[tuple[str, ...]] = []
-    headlines = set()
-    for result, printed in zip(results, printed_once(results), strict=True):
-        headlines.add(len(rows))
-        for shown in (result, *noise_results(result)):
-            rows.append((_name(shown), *(column.text(shown) for column in columns[1:])))
-        if printed is not None:
-            rows.append((f"paper: {printed.name}", *(column.printed_text(printed) for column in columns[1:])))
-    return Table(
-        title,
-        tuple(column.header for column in columns),
-        rows,
-        right=frozenset(number for number, column in enumerate(columns) if column.is_count),
-        aside=frozenset(range(len(rows))) - headlines,
-    )
-
-
-def _name(result: Result) -> str:
-    return str(result["label"] if "label" in result else result["algorithm"])
-
-
-def _count(name: str) -> Column:
-    return Column(name, name, lambda result: f"{result[name]:,}", lambda printed: f"{printed.tasks:,}", is_count=True)
-
-
-def _fraction(mean: Mapping[str, float]) -> str:
-    return f"{mean['mean']:.4f} ± {mean['ci95']:.4f}"
-
-
-def _share(header: str) -> Column:
-    def printed_accuracy(printed: Printed) -> str:
-        return f"{printed.accuracy:.4f} ± {printed.ci95 or 0.0:.4f}"
-
-    name = header.lower()
-    return Column(f"{header} ± 95 %", name, lambda result: _fraction(result[name]), printed_accuracy)
+    return f"{mean['mean']:7.3f} ± {mean['ci95']:.3f}" if "ci95" in mean else f"{mean['mean']:6.2f}"
 
 
 def _mean(name: str) -> Column:
-    def show(result: Result) -> str:
-        return mean_cell(result[name])
+    return Column(f"{name.upper()} ± 95 %", name, lambda result: mean_cell(result[name]), absent=f"{ABSENT:>3}")
 
-    return Column(f"{name.upper()} ± 95 %", name, show, lambda printed: f"{printed.mse:6.2f}", absent=f"{ABSENT:>3}")
+
+def _share(header: str) -> Column:
+    def show(result: Result) -> str:
+        mean = result[header.lower()]
+        return f"{mean['mean']:.4f} ± {mean['ci95']:.4f}"
+
+    return Column(f"{header} ± 95 %", header.lower(), show)
 
 
 def _error(name: str) -> Column:
     def show(result: Result) -> str:
-        low, high = result[f"{name}_ci95"]
-        return f"{result[name]:.4f} [{low:.4f}, {high:.4f}]"
+        interval = ", ".join(f"{bound:.4f}" for bound in result.get(f"{name}_ci95", ()))
+        return f"{result[name]:.4f}" + (f" [{interval}]" if interval else "")
 
-    return Column(f"{name.upper()} [95 %]", name, show, lambda printed: f"{getattr(printed, name):.4f}")
+    return Column(f"{name.upper()} [95 %]", name, show)
 
 
-_SIZES = (Column("method", "label", _name), _count("tasks"), _count("samples"))
+def _count(name: str) -> Column:
+    return Column(name, name, lambda result: f"{result[name]:,}", is_count=True)
+
+
+_SIZES = (Column("method", "label", lambda result: str(result["label"])), _count("tasks"), _count("samples"))
 _ERRORS = (_error("ece"), _error("mce"))
 _REGRESSION = (*_SIZES, _mean("mse"), _mean("nll"), *_ERRORS)
 _CLASSIFICATION = (

@@ -1,30 +1,22 @@
-"""The HTML of a report. The templates hold the markup, and escape everything that is put into them."""
+"""The HTML of a report: the templates hold the markup, and escape everything that is put into them."""
 
 import base64
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from importlib import resources
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fewsure.report.certificates import certificate_notes, certificate_table, certificate_title
 from fewsure.report.drawing import Drawing, svg_inside_page
-from fewsure.report.evaluation_tables import Column, columns_of, mean_cell, noise_results, setting
+from fewsure.report.evaluation_tables import Column, columns_of, mean_cell, noise_results
 from fewsure.report.runs import Problem, ReportedRun
-from fewsure.report.styles import RunStyle, display_name
+from fewsure.report.styles import RunStyle, display_name, setting
+from fewsure.report.templating import templates
 from fewsure.version import __version__
 
-TEMPLATES = Environment(
-    loader=PackageLoader("fewsure.report"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
 COLOURS = {
     "#000000": "var(--text)",
     "#ffffff": "var(--ground)",
@@ -57,15 +49,6 @@ class Section(NamedTuple):
     training: Sequence[Figure]
     """Learning curves."""
 
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """Of its table."""
-        return columns_of(self.runs[0].result)
-
-    def best_of(self, run: ReportedRun) -> set[str]:
-        """The scores of a run that are bold."""
-        return (self.best or {}).get(run.style.owner, set())
-
 
 class Report(NamedTuple):
     """All that the page shows."""
@@ -95,51 +78,51 @@ def report_html(report: Report, *, left_out: Collection[str] = ()) -> str:
 
     Figures named in `left_out` are left to their files.
     """
+    environment = templates("fewsure.report")
+    script = environment.get_template("page.js").render()
     runs = [run for section in report.sections for run in section.runs]
-    script = resources.files("fewsure.report").joinpath("templates", "page.js").read_text(encoding="utf-8")
-    return TEMPLATES.get_template("report.html").render(
-        report=report,
-        runs=sorted(runs, key=lambda run: int(run.style.owner)),
-        left_out=left_out,
-        beside_paper=any(run.printed for run in runs),
-        script=Markup(script),
-        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        version=__version__,
+    return environment.get_template("report.html").render(
         summary=summary,
         paper_note=paper_note,
+        columns_of=columns_of,
         noise_results=noise_results,
         certificate_title=certificate_title,
         certificate_table=certificate_table,
         certificate_notes=certificate_notes,
+        report=report,
+        runs=sorted(runs, key=lambda run: int(run.style.owner)),
+        left_out=left_out,
+        script=Markup(script),
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        version=__version__,
     )
 
 
 def summary(run: ReportedRun) -> str:
     """One sentence: how good, how well calibrated, beside the paper, after how much training."""
-    result, printed = run.result, run.printed
+    result, printed = run.result, run.printed or {}
     planned, done = run.run.experiment.training.updates, run.checkpoint.update
     progress = f"{done:,} updates" if done == planned else f"only {done:,} of {planned:,} updates"
     label, method = run.style.label, display_name(result["algorithm"])
     name = label if label == method else f"{label} ({method})"
+
     if "accuracy" in result:
-        accuracy = result["accuracy"]
-        score = f"an accuracy of {accuracy['mean']:.2%} ± {accuracy['ci95']:.2%}"
-        paper = f" (paper: {printed.accuracy:.2%})" if printed and printed.accuracy is not None else ""
+        score = f"an accuracy of {result['accuracy']['mean']:.2%} ± {result['accuracy']['ci95']:.2%}"
+        score += f" (paper: {printed['accuracy']['mean']:.2%})" if "accuracy" in printed else ""
         surety = "; it predicts a query set as a whole (transductive)" if result["transductive"] else ""
     else:
         score = f"a mean squared error of {mean_cell(result['mse']).strip()}"
-        paper = f" (paper: {printed.mse:.2f})" if printed else ""
+        score += f" (paper: {printed['mse']['mean']:.2f})" if "mse" in printed else ""
         surety = "" if result["samples"] > 1 else "; being a point estimate, it cannot say how sure it is"
-    paper_ece = f" (paper: {printed.ece:.4f})" if printed and printed.ece is not None else ""
-    return (
-        f"{name} has {score}{paper} and an expected calibration error of {result['ece']:.4f}{paper_ece} on "
-        f"{result['tasks']:,} unseen tasks ({setting(result)}), after {progress}{surety}."
-    )
+    ece = f"an expected calibration error of {result['ece']:.4f}"
+    ece += f" (paper: {printed['ece']:.4f})" if "ece" in printed else ""
+    tasks = f"{result['tasks']:,} unseen tasks ({setting(result)})"
+    return f"{name} has {score} and {ece} on {tasks}, after {progress}{surety}."
 
 
 def paper_note(column: Column, run: ReportedRun) -> str:
     """The paper's figure below ours, with the difference; empty where there is none."""
-    ours, paper = column.value(run.result), column.printed(run.printed)
+    ours, paper = column.value(run.result), column.value(run.printed or {})
     if ours is None or paper is None or column.is_count:
         return ""
     digits = 2 if column.key == "mse" else 4

@@ -16,13 +16,13 @@ from fewsure.errors import FewsureError
 from fewsure.evaluation.calibrate import calibrated
 from fewsure.report.comparison import comparison_drawings
 from fewsure.report.drawing import Drawing, figure_png, svg_file
-from fewsure.report.evaluation_tables import setting
 from fewsure.report.gallery import Classified, gallery_drawings
 from fewsure.report.html import Figure, Report, Section, figure, report_html
 from fewsure.report.learning_curves import learning_curves_drawings
 from fewsure.report.predictions import Predicted, predictions_drawings
 from fewsure.report.runs import Problem, ReportedRun, noted, read_runs
 from fewsure.report.significance import best_and_tied, same_tasks
+from fewsure.report.styles import setting
 from fewsure.report.unseen_tasks import predict_unseen, predict_unseen_images
 
 DRAWN_TASKS = 4

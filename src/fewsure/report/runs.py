@@ -15,10 +15,10 @@ from fewsure.evaluation.compare import SCORES
 from fewsure.pipeline import evaluate_run
 from fewsure.report.certificates import certificate_text
 from fewsure.report.comparison import comparison_drawings
-from fewsure.report.evaluation_tables import evaluation_tables, setting
+from fewsure.report.evaluation_tables import columns_of, evaluation_tables
 from fewsure.report.provenance import evaluation_provenance, provenance
-from fewsure.report.reference import Printed, printed_for
-from fewsure.report.styles import RunStyle, run_styles
+from fewsure.report.reference import Result, printed_for
+from fewsure.report.styles import RunStyle, run_styles, setting
 from fewsure.training.runs import Checkpoint, Run
 from fewsure.types import Records
 
@@ -60,7 +60,7 @@ class ReportedRun(NamedTuple):
         return provenance(self.run, self.checkpoint.update, self.result, self.last)
 
     @property
-    def printed(self) -> Printed | None:
+    def printed(self) -> Result | None:
         """The paper's figures for its method and tasks."""
         return printed_for(self.result)
 
@@ -112,7 +112,9 @@ def _result(run: Run, device: torch.device, tasks: int, seed: int, quiet: bool) 
     if found is None:
         return evaluate_run(run, device, tasks=tasks, seed=seed, quiet=quiet)
     try:
-        # What can be written as a table and drawn is whole.
+        # What has every column and can be written as a table and drawn is whole.
+        if not {column.key for column in columns_of(found)[1:]} <= found.keys():
+            raise ValueError("some of its numbers are missing")
         evaluation_tables([found])
         comparison_drawings("", setting(found), [found], [RunStyle("", "#000000")])
         evaluation_provenance(found)

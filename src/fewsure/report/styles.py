@@ -1,9 +1,9 @@
-"""How a run is named and coloured, the same throughout a report."""
+"""How runs and kinds of tasks are named, and runs coloured, the same throughout a report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class RunStyle(NamedTuple):
@@ -67,6 +67,16 @@ def display_name(algorithm: str) -> str:
     ('SImPa', 'ABML')
     """
     return {"simpa": "SImPa", "protonet": "ProtoNet"}.get(algorithm, algorithm.upper())
+
+
+def setting(result: Mapping[str, Any]) -> str:
+    """The kind of task that an evaluation is of.
+
+    >>> setting({"data": "omniglot", "way": 5, "shot": 1}), setting({"data": "sine-line", "shot": 5})
+    ('omniglot, 5-way 1-shot', 'sine-line, 5-shot')
+    """
+    way = f"{result['way']}-way " if "way" in result else ""
+    return f"{result['data']}, {way}{result['shot']}-shot"
 
 
 def _colours(algorithms: Sequence[str]) -> list[str]:

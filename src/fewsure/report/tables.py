@@ -38,9 +38,9 @@ class Table(NamedTuple):
         )
 
 
-def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table on a Markdown page."""
-    return [f"| {' | '.join(cells)} |" for cells in (headers, ["---"] * len(headers), *rows)]
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table on a Markdown page."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headers, ["---"] * len(headers), *rows))
 
 
 def print_tables(tables: Sequence[Table], *, titled: bool = False) -> None:

@@ -296,12 +296,12 @@ def _entry_row(name: str, rows: Sequence[Row], score: str) -> tuple[str, ...]:
 def _paper(name: str, row: Row) -> str:
     """What the paper prints for the method."""
     printed = printed_for(row)
-    if printed and printed.mse is not None:
-        return f"{printed.mse:.2f} / {printed.ece:.3f} / {printed.mce:.3f}"
-    if printed:
-        errors = " / ".join("–" if error is None else f"{error:.4f}" for error in (printed.ece, printed.mce))
-        return f"{printed.accuracy:.4f} / {errors}"
-    return "–"
+    if printed is None:
+        return "–"
+    if "mse" in printed:
+        return f"{printed['mse']['mean']:.2f} / {printed['ece']:.3f} / {printed['mce']:.3f}"
+    errors = " / ".join(f"{printed[error]:.4f}" if error in printed else "–" for error in ("ece", "mce"))
+    return f"{printed['accuracy']['mean']:.4f} / {errors}"
 
 
 def _run_row(row: Row, score: str) -> tuple[str, ...]:
