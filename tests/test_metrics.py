@@ -16,7 +16,7 @@ from fewsure.evaluation.metrics.calibration import (
     confidence_cells,
     quantile_reliability,
 )
-from fewsure.evaluation.metrics.paired import paired_t_test
+from fewsure.evaluation.metrics.paired import PairedScores
 from fewsure.evaluation.metrics.scores import brier_score, negative_log_likelihood
 from fewsure.evaluation.metrics.summary import GROUPS, TaskMean, TaskTotal, mean_over_tasks
 
@@ -70,13 +70,20 @@ def test_the_density_around_functions_equals_scipys() -> None:
     torch.testing.assert_close(density.share_below(mixture, at), torch.full((7,), 0.2).double())
 
 
-def test_the_interval_of_a_mean_covers_at_its_rate() -> None:
+@pytest.mark.parametrize("tasks", [2, 4, 100])
+def test_the_interval_of_a_mean_covers_at_its_rate_however_few_tasks_there_are(tasks: int) -> None:
     generator = torch.Generator().manual_seed(0)
     covered = 0
-    for _ in range(400):
-        interval = mean_over_tasks(torch.randn(100, generator=generator))
+    for _ in range(2000):
+        interval = mean_over_tasks(torch.randn(tasks, generator=generator))
         covered += abs(interval["mean"]) <= interval["ci95"]
-    assert 0.92 <= covered / 400 <= 0.975
+    assert covered / 2000 == pytest.approx(0.95, abs=4 * (0.95 * 0.05 / 2000) ** 0.5)
+
+
+def intervals(reliability: torch.Tensor) -> tuple[list[float], ...]:
+    total = TaskTotal()
+    total.add(reliability)
+    return total.intervals(calibration_errors)
 
 
 def test_bootstrap_intervals_hold_the_estimate_and_shrink_with_tasks() -> None:
@@ -87,12 +94,6 @@ def test_bootstrap_intervals_hold_the_estimate_and_shrink_with_tasks() -> None:
     assert low <= ece <= high
     (low_few, high_few), _ = intervals(reliability[:40])
     assert high - low < high_few - low_few
-
-
-def intervals(reliability: torch.Tensor) -> tuple[list[float], ...]:
-    total = TaskTotal()
-    total.add(reliability)
-    return total.intervals(calibration_errors)
 
 
 @pytest.mark.parametrize("tasks", [2, 700, GROUPS, GROUPS + 1, 2 * GROUPS + 4321])
@@ -218,10 +219,12 @@ def test_the_paired_test_equals_scipys() -> None:
     generator = torch.Generator().manual_seed(0)
     for tasks in (2, 3, 10, 1000, 100_000):
         first, second = torch.randn(2, tasks, generator=generator, dtype=torch.float64)
-        for shift in (0.0, 0.3, 3.0):
-            expected = scipy.stats.ttest_rel(first + shift, second)
-            found = paired_t_test(first + shift, second)
-            assert found["t"] == pytest.approx(expected.statistic)
-            assert found["p_value"] == pytest.approx(expected.pvalue, rel=1e-8, abs=1e-300)
-    same = paired_t_test(first, first)
-    assert (same["t"], same["p_value"]) == (0.0, 1.0)
+        for shifted in (first, first + 0.3, first + 3.0, second):
+            scores = PairedScores()
+            scores.add(shifted, second)
+            found, expected = scores.test(), scipy.stats.ttest_rel(shifted, second)
+            if shifted is second:
+                assert (found["t"], found["p_value"]) == (0.0, 1.0)
+            else:
+                assert found["t"] == pytest.approx(expected.statistic)
+                assert found["p_value"] == pytest.approx(expected.pvalue, rel=1e-8, abs=1e-300)

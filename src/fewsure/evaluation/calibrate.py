@@ -1,7 +1,7 @@
-"""What is learned from validation tasks when training ends, and kept with the run, so that predictions are calibrated.
+"""Temperature and noise, fitted on validation tasks when training ends and kept with the run.
 
-Of a user's own regression tasks it is the noise on labels; of classes the temperature, which outputs are divided by
-before the softmax, and how it depends on the task. They are those that make the labels of validation tasks most likely.
+A user's own regression has the noise on its labels. Classes have the temperature, which outputs are divided by before
+the softmax, and its exponent, by which it depends on the task. The fit makes the labels of validation tasks most likely.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from fewsure.core.distributed import any_of, is_first
@@ -38,7 +39,8 @@ EXPONENT_PENALTY = 1e-6
 """What an exponent must gain in NLL, times its square: where tasks are equally sure, it is 0."""
 PRECISION = 0.01
 """Of an exponent, and of the logarithm of the others: 1 %."""
-GOLDEN = (math.sqrt(5) - 1) / 2
+CANDIDATES = 9
+"""Places at which a loss is looked at first, since it may be flat far from its minimum."""
 
 
 def calibrated(run: Run, device: torch.device, *, quiet: bool = False) -> Experiment:
@@ -148,23 +150,11 @@ def _positive_minimiser(loss: Callable[[float], float], between: tuple[float, fl
 
 
 def _minimiser(loss: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function with one minimum between `low` and `high` has it: near the least of nine, by golden sections."""
-    candidates = torch.linspace(low, high, 9, dtype=torch.float64).tolist()
-    losses = [loss(candidate) for candidate in candidates]
-    best = losses.index(min(losses))
-    low, high = candidates[max(best - 1, 0)], candidates[min(best + 1, 8)]
-    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-    of_left, of_right = loss(left), loss(right)
-    while high - low > PRECISION:
-        if of_left < of_right:
-            high, right, of_right = right, left, of_left
-            left = high - GOLDEN * (high - low)
-            of_left = loss(left)
-        else:
-            low, left, of_left = left, right, of_right
-            right = low + GOLDEN * (high - low)
-            of_right = loss(right)
-    return (low + high) / 2
+    """Where a function with one minimum between `low` and `high` has it."""
+    places = torch.linspace(low, high, CANDIDATES, dtype=torch.float64).tolist()
+    best = min(range(CANDIDATES), key=lambda index: loss(places[index]))
+    bounds = places[max(best - 1, 0)], places[min(best + 1, CANDIDATES - 1)]
+    return float(minimize_scalar(loss, bounds=bounds, options={"xatol": PRECISION / 2}).x)
 
 
 def _joined(outputs: Tensor) -> Tensor:

@@ -1,14 +1,15 @@
 """From one value per task to a mean and its 95 % interval.
 
-Tasks come piece by piece, and memory does not grow with their number. Task t belongs to group t mod 10,000, and what is
-kept of the groups gives the same numbers whatever the pieces are.
+Tasks come piece by piece, and memory does not grow with their number. Task t belongs to group t mod 10,000, and the
+sums of the groups are the same numbers whatever the pieces are.
 """
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypedDict
+from collections.abc import Callable
+from typing import TypedDict
 
 import torch
 from jaxtyping import Float
+from scipy.special import stdtrit
 from torch import Tensor
 
 from fewsure.core import streams
@@ -26,75 +27,43 @@ class Mean(TypedDict):
     ci95: float
 
 
-class TaskMean:
-    """The mean and the standard error of one value per task."""
-
-    def __init__(self) -> None:
-        self.tasks = 0
-        self._means = torch.zeros(GROUPS, dtype=torch.float64)
-        self._squares = torch.zeros(GROUPS, dtype=torch.float64)
-        """Σ (value − mean)² of each group, by Welford's rule."""
-
-    def add(self, values: Float[Tensor, " T"]) -> None:
-        """More tasks."""
-        for piece in _pieces(self.tasks, len(values)):
-            new, means = values[piece.tasks].double().cpu(), self._means[piece.groups]
-            step = new - means
-            means += step / piece.number
-            self._squares[piece.groups] += step * (new - means)
-        self.tasks += len(values)
-
-    def mean(self) -> float:
-        """Over all tasks so far."""
-        return float((_members(self.tasks) * self._used(self._means)).sum() / self.tasks)
-
-    def error(self) -> float:
-        """The standard error of the mean."""
-        members, means = _members(self.tasks), self._used(self._means)
-        around = means[0]  # so that equal values have no error at all
-        centre = around + (members * (means - around)).sum() / self.tasks
-        squares = self._used(self._squares).sum() + (members * (means - centre).square()).sum()
-        return float((squares / (self.tasks - 1) / self.tasks).sqrt())
-
-    def summary(self) -> Mean:
-        """Mean ± 1.96 standard errors."""
-        return {"mean": self.mean(), "ci95": round(1.96 * self.error(), 12)}
-
-    def _used(self, groups: Tensor) -> Tensor:
-        return groups[: self.tasks]
-
-
 class TaskTotal:
     """The sum of one record per task, and bootstrap intervals of what is computed from its mean."""
 
     def __init__(self) -> None:
         self.tasks = 0
-        self._sums: Tensor | None = None
+        self._sums = torch.zeros(0)
 
     def add(self, records: Float[Tensor, "T *D"]) -> None:
         """More tasks."""
-        if self._sums is None:
+        if self.tasks == 0:
             self._sums = torch.zeros(GROUPS, *records.shape[1:], dtype=torch.float64)
-        for piece in _pieces(self.tasks, len(records)):
-            self._sums[piece.groups] += records[piece.tasks].double().cpu()
-        self.tasks += len(records)
+        done = 0
+        while done < len(records):
+            group = self.tasks % GROUPS
+            piece = records[done : done + GROUPS - group]
+            self._sums[group : group + len(piece)] += piece.double().cpu()
+            done += len(piece)
+            self.tasks += len(piece)
 
     def total(self) -> Float[Tensor, "*D"]:
         """The sum over all tasks so far."""
-        return self._groups().sum(0)
+        return self._sums[: self.tasks].sum(0)
 
     def mean(self) -> Float[Tensor, "*D"]:
         """Over all tasks so far."""
         return self.total() / self.tasks
 
     def intervals(self, errors: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[list[float], ...]:
-        """95 % bootstrap intervals of statistics of the mean record (B, *D), such as (ECE, MCE).
+        """[2.5 %, 97.5 %] over resamples of the groups, of statistics of the mean record (B, *D) such as (ECE, MCE).
 
-        [2.5 %, 97.5 %] over resamples of the groups with replacement. Calibration errors are not means over tasks (what
-        they compare is averaged first), so they have no standard error.
+        Calibration errors are not means over tasks (what they compare is averaged first), so they have no standard
+        error. Chance adds to a sum of |gaps|: the estimate is biased upwards and its resamples twice, so the interval
+        lies too high, the more the fewer the tasks, and never holds a true error of 0.
         """
-        generator, groups = streams.generator(0, "bootstrap"), self._groups()
-        rows = torch.cat([groups.flatten(1), _members(self.tasks).unsqueeze(1)], dim=1)
+        generator, groups = streams.generator(0, "bootstrap"), self._sums[: self.tasks]
+        members = (self.tasks + GROUPS - 1 - torch.arange(len(groups))) // GROUPS
+        rows = torch.cat([groups.flatten(1), members.unsqueeze(1)], dim=1)
         totals = []
         for _ in range(BOOTSTRAP):
             drawn = torch.randint(len(rows), (len(rows),), generator=generator)
@@ -105,43 +74,46 @@ class TaskTotal:
         edges = torch.tensor([0.025, 0.975], dtype=torch.float64)
         return tuple(error.quantile(edges).tolist() for error in found)
 
-    def _groups(self) -> Tensor:
-        assert self._sums is not None
-        return self._sums[: self.tasks]
+
+class TaskMean:
+    """The mean and the standard error of one value per task."""
+
+    def __init__(self) -> None:
+        self._start = torch.zeros(())
+        self._moments = TaskTotal()
+        """Of value − start and its square, with the first value as the start: equal values have no error at all."""
+
+    @property
+    def tasks(self) -> int:
+        return self._moments.tasks
+
+    def add(self, values: Float[Tensor, " T"]) -> None:
+        """More tasks."""
+        values = values.double().cpu()
+        self._start = self._start if self.tasks else values[0].clone()
+        step = values - self._start
+        self._moments.add(torch.stack([step, step.square()], dim=-1))
+
+    def mean(self) -> float:
+        """Over all tasks so far."""
+        return float(self._start + self._moments.mean()[0])
+
+    def error(self) -> float:
+        """The standard error of the mean."""
+        step, square = self._moments.mean()
+        return float(((square - step.square()).clamp(min=0) / (self.tasks - 1)).sqrt())
+
+    def summary(self) -> Mean:
+        """Mean ± Student's 97.5 % quantile times the standard error."""
+        return {"mean": self.mean(), "ci95": round(float(stdtrit(self.tasks - 1, 0.975)) * self.error(), 12)}
 
 
 def mean_over_tasks(values: Float[Tensor, " T"]) -> Mean:
-    """Mean ± 1.96 standard errors.
+    """Mean and Student's 95 % interval.
 
     >>> mean_over_tasks(torch.tensor([1.0, 3.0]))
-    {'mean': 2.0, 'ci95': 1.96}
+    {'mean': 2.0, 'ci95': 12.706204736175}
     """
     found = TaskMean()
     found.add(values)
     return found.summary()
-
-
-class _Piece(NamedTuple):
-    """Consecutive tasks, at most one for each group."""
-
-    tasks: slice
-    groups: slice
-    number: int
-    """Tasks that each of these groups has, these included."""
-
-
-def _pieces(before: int, tasks: int) -> Iterator[_Piece]:
-    done = 0
-    while done < tasks:
-        earlier, group = divmod(before + done, GROUPS)
-        size = min(tasks - done, GROUPS - group)
-        yield _Piece(slice(done, done + size), slice(group, group + size), earlier + 1)
-        done += size
-
-
-def _members(tasks: int) -> Float[Tensor, " G"]:
-    """How many tasks each group has; those that have none are left out."""
-    whole, rest = divmod(tasks, GROUPS)
-    counts = torch.full((min(tasks, GROUPS),), whole, dtype=torch.float64)
-    counts[:rest] += 1
-    return counts
