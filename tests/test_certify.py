@@ -612,7 +612,7 @@ def test_coverage_of_new_groups_needs_each_group_once() -> None:
         def scores_of(which: torch.Tensor, sampler: RowTasks = sampler) -> torch.Tensor:
             task, _ = sampler.sample_of(which, generator)
             y = task.query.y.squeeze(-1)
-            return residual_scores(task.support.y.mean(1).expand_as(y), y)
+            return residual_scores(task.support.y.mean(1).expand_as(y), y, torch.ones_like(y))
 
         new = scores_of(torch.tensor([groups]))  # the group that no threshold has seen
         few = torch.randint(4, (400,), generator=generator)

@@ -11,10 +11,10 @@ from torch import Tensor
 from fewsure.core import streams
 from fewsure.errors import FewsureError
 from fewsure.theory.concentration import (
+    bernoulli_kl,
     betting_limit,
     chernoff_limit,
     kl_inverse,
-    kl_inverse_lower,
     mean_reading,
     upper_limit,
 )
@@ -51,13 +51,19 @@ def test_the_kl_inverse_equals_high_precision_on_a_grid_and_rounds_up() -> None:
         assert q <= p <= 1
 
 
-def test_the_lower_kl_inverse_mirrors_the_upper_one() -> None:
-    assert float(kl_inverse_lower(torch.tensor(0.0), torch.tensor(3.0))) == 0
-    assert float(kl_inverse_lower(torch.tensor(1.0), torch.tensor(3.0))) == pytest.approx(math.exp(-3), rel=1e-12)
-    q, c = torch.tensor(0.3), torch.tensor(0.2)
-    low = float(kl_inverse_lower(q, c))
-    assert low < 0.3
-    assert 0.3 * math.log(0.3 / low) + 0.7 * math.log(0.7 / (1 - low)) == pytest.approx(0.2, rel=1e-12)
+def test_in_single_precision_the_kl_inverse_rounds_up_too() -> None:
+    q, c = torch.rand(2, 2000, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    found, exact = kl_inverse(q, c), kl_inverse(q.double(), c.double())
+    assert found.dtype == torch.float32
+    assert bool((found.double() >= exact).all())
+    torch.testing.assert_close(found.double(), exact, rtol=2e-7, atol=0)
+
+
+def test_the_bernoulli_kl_is_0_where_both_are_certain_and_infinite_where_one_is() -> None:
+    q, p = torch.tensor([0.0, 1.0, 0.3, 0.0, 1.0, 0.3, 0.3]), torch.tensor([0.0, 1.0, 0.3, 1.0, 0.0, 0.0, 1.0])
+    assert bernoulli_kl(q, p).tolist() == [0, 0, 0, math.inf, math.inf, math.inf, math.inf]
+    expected = 0.3 * math.log(0.3 / 0.8) + 0.7 * math.log(0.7 / 0.2)
+    assert float(bernoulli_kl(torch.tensor(0.3), torch.tensor(0.8))) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_kl_inverse_is_monotone_and_concave() -> None:

@@ -29,8 +29,6 @@ from fewsure.theory.conformal import (
     Calibration,
     Measured,
     conformal_threshold,
-    measure_intervals,
-    measure_sets,
     prediction_intervals,
     prediction_sets,
     probability_scores,
@@ -132,7 +130,7 @@ def with_coverage(
     summary = summarise(experiment, outputs, calibration.noise_std, density)
     if way is not None:
         return prediction_sets(summary["probabilities"], threshold)
-    return prediction_intervals(summary["mean"], threshold, summary.get("spread"))
+    return prediction_intervals(summary["mean"], threshold, summary["spread"])
 
 
 def load_predictor(run: Run, device: torch.device) -> tuple[str, Experiment, Checkpoint]:
@@ -166,20 +164,18 @@ def noise_std_of(experiment: Experiment) -> float:
 def summarise(
     experiment: Experiment, outputs: Tensor, noise_std: float, density: Mixture | None = None
 ) -> dict[str, Tensor]:
-    """What sets and intervals are made from: `probabilities` (N, C), or `mean` (N,) and `spread` (N,).
+    """What sets and intervals are made from, in double precision: `probabilities` (N, C), or `mean` and `spread` (N,).
 
-    The spread is the standard deviation over the S functions plus that of the observation noise; one function has none.
+    The spread is the standard deviation over the S functions plus that of the observation noise; 1 for one function.
     A method with a `density` of its own has that density's mean and standard deviation.
     """
     if experiment.model.kind == "classification":
         return {"probabilities": class_probabilities(outputs)}
     if density is not None:
-        return {"mean": mean(density), "spread": std(density)}
-    values = outputs.squeeze(-1)
-    summary = {"mean": values.mean(0)}
-    if len(values) > 1:
-        summary["spread"] = values.std(0) + noise_std
-    return summary
+        return {"mean": mean(density).double(), "spread": std(density).double()}
+    values = outputs.squeeze(-1).double()
+    centre = values.mean(0)
+    return {"mean": centre, "spread": values.std(0) + noise_std if len(values) > 1 else torch.ones_like(centre)}
 
 
 @dataclass(frozen=True)
@@ -213,8 +209,8 @@ class CertifiedPredictor:
             losses = (summary["probabilities"].argmax(-1) != y).double()
         else:
             y = y.squeeze(-1)
-            finite = torch.stack([values.isfinite() for values in summary.values()]).all(0)
-            losses = (summary["mean"] - y).square().clamp(max=1).double()
+            finite = summary["mean"].isfinite() & summary["spread"].isfinite()
+            losses = (summary["mean"] - y).square().clamp(max=1)
         loss = torch.where(finite, losses, torch.ones_like(losses)).mean()
         return {"loss": loss, "diverged": ~finite.all(), "y": y, **summary}
 
@@ -223,9 +219,8 @@ def scores(records: Mapping[str, Tensor]) -> tuple[conformal.Score, Tensor]:
     """The name of the score and its values (T, N) on the query points of recorded tasks."""
     if "probabilities" in records:
         return "probability", probability_scores(records["probabilities"], records["y"])
-    if "spread" in records:
-        return "scaled residual", residual_scores(records["mean"], records["y"], records["spread"])
-    return "residual", residual_scores(records["mean"], records["y"])
+    name: conformal.Score = "residual" if bool((records["spread"] == 1).all()) else "scaled residual"
+    return name, residual_scores(records["mean"], records["y"], records["spread"])
 
 
 def measure(records: Mapping[str, Tensor], threshold: float | Tensor) -> Measured:
@@ -233,13 +228,12 @@ def measure(records: Mapping[str, Tensor], threshold: float | Tensor) -> Measure
 
     Calibration must not have seen the tasks, nor that of a task's own threshold the task.
     """
-    each = torch.as_tensor(threshold, dtype=torch.float64).reshape(-1, 1)
+    y, each = records["y"], torch.as_tensor(threshold, dtype=torch.float64).reshape(-1, 1)
     if "probabilities" in records:
-        measured = measure_sets(prediction_sets(records["probabilities"], each.unsqueeze(-1)), records["y"])
-    else:
-        lower, upper = prediction_intervals(records["mean"], each, records.get("spread"))
-        measured = measure_intervals(lower, upper, records["y"])
-    return measured
+        sets = prediction_sets(records["probabilities"], each.unsqueeze(-1))
+        return conformal.measure(sets.gather(-1, y.unsqueeze(-1)).squeeze(-1), sets.sum(-1))
+    lower, upper = prediction_intervals(records["mean"], each, records["spread"])
+    return conformal.measure((lower <= y) & (y <= upper), upper - lower)
 
 
 def thresholds_without(calibration: Calibration, alpha: float) -> Tensor:

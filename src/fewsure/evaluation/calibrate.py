@@ -1,7 +1,7 @@
 """Temperature and noise, fitted on validation tasks when training ends and kept with the run.
 
-A user's own regression has the noise on its labels. Classes have the temperature, which outputs are divided by before
-the softmax, and its exponent, by which it depends on the task. The fit makes the labels of validation tasks most likely.
+Regression on a user's own data has the noise on labels. Classes have the temperature, which outputs are divided by
+before the softmax, and its exponent, by which it depends on the task. The fit makes the labels most likely.
 """
 
 import dataclasses
@@ -132,7 +132,7 @@ def most_likely_temperature(outputs: Tensor, y: Tensor, exponent: float | None) 
 
     def loss(at_centre: float, exponent: float) -> float:
         temperatures = through(at_centre, exponent).of(sureness)
-        probabilities = class_probabilities(_joined(outputs / temperatures.view(-1, 1, 1, 1))).double()
+        probabilities = class_probabilities(_joined(outputs / temperatures.view(-1, 1, 1, 1)))
         return float(negative_log_likelihood(probabilities, y.flatten())) + EXPONENT_PENALTY * exponent**2
 
     slope = exponent or 0.0

@@ -44,7 +44,7 @@ class Temperature:
         >>> Temperature(1.0, 0.1).divide(unsure)[0, 0, 0]
         tensor(1.1052)
         >>> Temperature(0.5, of_mixture=True).divide(torch.tensor([[[5.0, 0.0]], [[-5.0, 0.0]]])).softmax(-1)
-        tensor([[[0.5000, 0.5000]]])
+        tensor([[[0.5000, 0.5000]]], dtype=torch.float64)
         """
         if self.of_mixture:
             outputs = _of_mixture(outputs)
@@ -72,7 +72,7 @@ def log_odds(outputs: Float[Tensor, "S N C"]) -> Float[Tensor, ""]:
     """The mean, over a task's points, of ln p / (1 − p) for the largest class probability p.
 
     >>> log_odds(torch.tensor([[[3.0, 0.0], [0.0, 1.0]]]))
-    tensor(2.)
+    tensor(2., dtype=torch.float64)
     """
     ordered = class_probabilities(outputs).sort(-1).values
     others = ordered[..., :-1].sum(-1).clamp(min=CERTAIN)  # 1 − p, which would round to 0
@@ -81,4 +81,4 @@ def log_odds(outputs: Float[Tensor, "S N C"]) -> Float[Tensor, ""]:
 
 def _of_mixture(outputs: Float[Tensor, "S N C"]) -> Float[Tensor, "1 N C"]:
     """The logarithm of the mean, over the S functions, of their class probabilities."""
-    return outputs.log_softmax(-1).logsumexp(0, keepdim=True) - math.log(len(outputs))
+    return outputs.double().log_softmax(-1).logsumexp(0, keepdim=True) - math.log(len(outputs))

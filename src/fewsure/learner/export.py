@@ -122,7 +122,7 @@ class AdaptedModule(torch.nn.Module):
             values = ValuePrediction(*predictor.in_users_unit(found.squeeze(-1), density))
             return values.mean, values.std, values.samples
         classes = ClassPrediction(found, temperature_of(predictor.experiment), labels)
-        return classes.probabilities, classes.samples
+        return classes.probabilities.to(found.dtype), classes.samples
 
     def _outputs(self, x: Tensor) -> Tensor:
         task = self._task

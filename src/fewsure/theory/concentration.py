@@ -65,14 +65,14 @@ def bernoulli_kl(q: Float[Tensor, "*B"], p: Float[Tensor, "*B"]) -> Float[Tensor
     >>> bernoulli_kl(torch.tensor([0.0, 0.5]), torch.tensor([0.5, 0.5]))
     tensor([0.6931, 0.0000])
     """
-    return torch.xlogy(q, q / p) + torch.xlogy(1 - q, (1 - q) / (1 - p))
+    return sum((torch.where(a == 0, 0, a * (a / b).log()) for a, b in ((q, p), (1 - q, 1 - p))), torch.zeros(()))
 
 
 def kl_inverse(q: Float[Tensor, "..."], c: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """The largest p in [q, 1] with kl(q ‖ p) ≤ c, for q in [0, 1] and c ≥ 0; shapes broadcast. Concave in (q, c).
 
-    Newton's method in double precision from above: kl(q ‖ ·) is convex there, so every iterate is at least the root,
-    and rounding goes up. Its gradient, by implicit differentiation,
+    Newton's method in double precision from above: kl(q ‖ ·) is convex there, so every iterate is at least the root.
+    All rounding goes up. Its gradient, by implicit differentiation,
 
         ∂p/∂c = p(1 − p)/(p − q),    ∂p/∂q = ∂p/∂c · ln[p(1 − q) / (q(1 − p))],
 
@@ -86,21 +86,14 @@ def kl_inverse(q: Float[Tensor, "..."], c: Float[Tensor, "..."]) -> Float[Tensor
     return inverse
 
 
-def kl_inverse_lower(q: Float[Tensor, "..."], c: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """The smallest p in [0, q] with kl(q ‖ p) ≤ c; rounding goes down.
-
-    >>> kl_inverse_lower(torch.tensor(1.0), torch.tensor(0.5))
-    tensor(0.6065)
-    """
-    return 1 - kl_inverse(1 - q, c)
-
-
 class _KlInverse(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
     def forward(q: Tensor, c: Tensor) -> Tensor:
-        return _solve(q.double().clamp(0, 1), c.double().clamp(min=0)).to(torch.promote_types(q.dtype, c.dtype))
+        exact = _solve(q.double().clamp(0, 1), c.double().clamp(min=0))
+        nearest = exact.to(torch.promote_types(q.dtype, c.dtype))
+        return torch.where(nearest < exact, nearest.nextafter(torch.ones_like(nearest)), nearest)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:

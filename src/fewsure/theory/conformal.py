@@ -11,12 +11,15 @@ and holds for one point, not for all points of a task at once. If no two scores 
 1 − α + 1/(K + 1) for tasks with equally many points, and 1 − α + (1 + max_k 1/N_k)/(K + 1) for any.
 
 q̂ is infinite, and the set holds every label, if K < 1/α − 1: so few tasks cannot support that coverage.
+
+Sets and intervals err outwards. Scores are in double precision, but networks compute in single precision, and their
+sums depend on how many queries there are: one point's score at calibration and at prediction differ by that rounding.
 """
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate
 from pathlib import Path
@@ -28,32 +31,31 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from fewsure.core.config import from_json
+from fewsure.core.config import UNRECORDED, checked, field_types, from_json, to_record
 from fewsure.core.files import write_atomically
 from fewsure.errors import FewsureError, require
 from fewsure.theory.concentration import require_share
 
-FORMAT = 2
+FORMAT = 3
 DRAWS = "draws/"
-"""What the names of the predictor's random numbers start with in a file."""
-FACTS: dict[str, type] = {
-    "score": str,
-    "way": int,
-    "shot": int,
-    "query": int,
-    "norm": str,
-    "transductive": bool,
-    "environment": str,
-    "seed": int,
-    "noise_std": float,
-    "samples": int,
-    "checkpoint": str,
-}
-"""What a file says of a calibration beside its tensors; no `way` for regression."""
+"""How the names of the predictor's random numbers begin in a file."""
+ROUNDING = 2.0**-20
+"""The relative rounding of a network's output: eight times that of a single-precision number."""
+SET_ROUNDING = 2.0**-13
+"""The relative rounding of 1 − p: twice that of outputs, times the largest output, taken as 64."""
 
 Score = Literal["probability", "scaled residual", "residual"]
-SCORES: tuple[Score, ...] = ("probability", "scaled residual", "residual")
 """How badly a label fits. It must be chosen before calibration."""
+
+
+def label_scores(probabilities: Float[Tensor, "*T N C"]) -> Float[Tensor, "*T N C"]:
+    """1 − p of each label, as the sum of the other probabilities: where p is nearly 1, the difference has no digits.
+
+    >>> label_scores(torch.tensor([[1.0, 1e-30]], dtype=torch.float64))
+    tensor([[1.0000e-30, 1.0000e+00]], dtype=torch.float64)
+    """
+    others = 1 - torch.eye(probabilities.shape[-1], dtype=torch.float64, device=probabilities.device)
+    return probabilities.double() @ others
 
 
 def probability_scores(probabilities: Float[Tensor, "*T N C"], y: Int[Tensor, "*T N"]) -> Float[Tensor, "*T N"]:
@@ -66,22 +68,21 @@ def probability_scores(probabilities: Float[Tensor, "*T N C"], y: Int[Tensor, "*
     >>> probability_scores(torch.tensor([[0.75, 0.25]]), torch.tensor([0]))
     tensor([0.2500], dtype=torch.float64)
     """
-    return 1 - probabilities.double().gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
+    return label_scores(probabilities).gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
 
 
 def residual_scores(
-    mean: Float[Tensor, "*T N"], y: Float[Tensor, "*T N"], spread: Float[Tensor, "*T N"] | None = None
+    mean: Float[Tensor, "*T N"], y: Float[Tensor, "*T N"], spread: Float[Tensor, "*T N"]
 ) -> Float[Tensor, "*T N"]:
-    """|y − mean| / spread, in double precision: the score of regression; without a spread, |y − mean|.
+    """|y − mean| / spread, in double precision: the score of regression.
 
     `spread`, above 0, makes intervals wide where the sampled functions disagree. Add the standard deviation of the
-    observation noise to it, so that no interval collapses where they all agree.
+    observation noise to it, so that no interval collapses where they all agree; a spread of 1 leaves the residual.
 
     >>> residual_scores(torch.tensor([1.0]), torch.tensor([3.0]), torch.tensor([0.5]))
     tensor([4.], dtype=torch.float64)
     """
-    residual = (y.double() - mean.double()).abs()
-    return residual if spread is None else residual / _positive(spread)
+    return (y.double() - mean.double()).abs() / _positive(spread)
 
 
 def prediction_sets(probabilities: Float[Tensor, "*N C"], threshold: float | Tensor) -> Bool[Tensor, "*N C"]:
@@ -90,19 +91,21 @@ def prediction_sets(probabilities: Float[Tensor, "*N C"], threshold: float | Ten
     >>> prediction_sets(torch.tensor([[0.7, 0.2, 0.1]]), threshold=0.85)
     tensor([[ True,  True, False]])
     """
-    return 1 - probabilities.double() <= threshold
+    return label_scores(probabilities) <= threshold * (1 + SET_ROUNDING)
 
 
 def prediction_intervals(
-    mean: Float[Tensor, "*N"], threshold: float | Tensor, spread: Float[Tensor, "*N"] | None = None
+    mean: Float[Tensor, "*N"], threshold: float | Tensor, spread: Float[Tensor, "*N"]
 ) -> tuple[Float[Tensor, "*N"], Float[Tensor, "*N"]]:
-    """(lower, upper) = mean ∓ threshold · spread, in double precision; a threshold may be a tensor that broadcasts.
+    """(lower, upper) = mean ∓ threshold · spread, rounded outwards, in double precision; a threshold may broadcast.
 
-    >>> prediction_intervals(torch.tensor([1.0]), threshold=4.0, spread=torch.tensor([0.5]))
-    (tensor([-1.], dtype=torch.float64), tensor([3.], dtype=torch.float64))
+    >>> lower, upper = prediction_intervals(torch.tensor([1.0]), threshold=4.0, spread=torch.tensor([0.5]))
+    >>> round(float(lower), 5), round(float(upper), 5)
+    (-1.0, 3.0)
     """
-    half = threshold * (torch.ones_like(mean, dtype=torch.float64) if spread is None else _positive(spread))
-    return mean.double() - half, mean.double() + half
+    mean, half = mean.double(), threshold * _positive(spread)
+    half = half + ROUNDING * (mean.abs() + half)
+    return mean - half, mean + half
 
 
 class Measured(NamedTuple):
@@ -116,25 +119,12 @@ class Measured(NamedTuple):
     """Standard error of the coverage over tasks; it does not hold the randomness of calibration."""
 
 
-def measure_sets(sets: Bool[Tensor, "T N C"], y: Int[Tensor, "T N"]) -> Measured:
-    """How often the sets of T tasks hold the true label, and how large they are.
+def measure(covered: Bool[Tensor, "T N"], size: Tensor) -> Measured:
+    """How often sets or intervals of T tasks hold the truth, and their mean size, (T, N).
 
-    >>> measure_sets(torch.tensor([[[True, True]], [[True, False]]]), torch.tensor([[0], [1]])).coverage
+    >>> measure(torch.tensor([[True], [False]]), torch.tensor([[2], [1]])).coverage
     0.5
     """
-    return _measure(sets.gather(-1, y.long().unsqueeze(-1)).squeeze(-1), sets.sum(-1))
-
-
-def measure_intervals(lower: Float[Tensor, "T N"], upper: Float[Tensor, "T N"], y: Float[Tensor, "T N"]) -> Measured:
-    """How often the intervals of T tasks hold the true value, and how wide they are.
-
-    >>> measure_intervals(torch.zeros(2, 1), torch.ones(2, 1), torch.tensor([[0.5], [2.0]])).size
-    1.0
-    """
-    return _measure((lower <= y) & (y <= upper), upper - lower)
-
-
-def _measure(covered: Tensor, size: Tensor) -> Measured:
     require(len(covered) >= 2, "tasks", "at least 2", len(covered))
     by_task = covered.double().mean(-1)
     error = float(by_task.std()) / len(by_task) ** 0.5
@@ -145,10 +135,13 @@ def _measure(covered: Tensor, size: Tensor) -> Measured:
 class Calibration:
     """The scores of K calibration tasks, and what a task must have in common with them for the coverage to hold."""
 
-    scores: Float[Tensor, " P"]
+    scores: Float[Tensor, " P"] = field(metadata=UNRECORDED)
     """Of all points, task after task."""
-    sizes: Int[Tensor, " K"]
+    sizes: Int[Tensor, " K"] = field(metadata=UNRECORDED)
     """N_k, the number of points of each task."""
+    draws: Mapping[str, Tensor] = field(metadata=UNRECORDED)
+    """The random numbers of the predictor, the same for every task, by name. They are stored, since another device or
+    version may draw other numbers from the seed."""
     score: Score
     way: int | None
     """Classes of a task; none for regression."""
@@ -170,12 +163,8 @@ class Calibration:
     """Functions that were asked for from each task's posterior; the scores depend on their number."""
     checkpoint: str
     """SHA-256 (hex) of the checkpoint that was calibrated."""
-    draws: Mapping[str, Tensor]
-    """The random numbers of the predictor, the same for every task, by name. They are stored, since another device or
-    version may draw other numbers from the seed."""
 
     def __post_init__(self) -> None:
-        require(self.score in SCORES, "score", f"one of {', '.join(SCORES)}", self.score)
         require(self.scores.ndim == 1 and self.sizes.ndim == 1, "scores", "flat, with a size for each task", self.sizes)
         require(len(self.sizes) >= 2, "tasks", "at least 2", len(self.sizes))
         require(bool((self.sizes >= 1).all()), "sizes", "at least 1 each", int(self.sizes.min()))
@@ -189,24 +178,19 @@ class Calibration:
         """K."""
         return len(self.sizes)
 
-    @property
-    def weights(self) -> Float[Tensor, " P"]:
-        """1 / ((K + 1) N_k) of each point; 1 / (K + 1) is left for +∞."""
-        return (1 / ((self.tasks + 1) * self.sizes.double())).repeat_interleave(self.sizes)
-
     def threshold(self, alpha: float) -> float:
         """q̂ for coverage 1 − α, or infinity if there are too few tasks for it."""
         return conformal_threshold(self.scores, self.sizes, alpha)
 
     def require_like(self, *, way: int | None, shot: int, points: int, norm: str) -> None:
         """Refuse a task for which the coverage would not hold; `points` is the number of query points in all."""
-        require(way == self.way, "way", f"{self.way}, as in the calibration tasks", way)
-        require(shot == self.shot, "shot", f"{self.shot}, as in the calibration tasks", shot)
-        require(norm == self.norm, "norm", f"{self.norm}, as in the calibration tasks", norm)
+        for name, value in {"way": way, "shot": shot, "norm": norm}.items():
+            expected = getattr(self, name)
+            require(value == expected, name, f"{expected}, as in the calibration tasks", value)
         if self.transductive:
-            expected = self.query * (self.way or 1)
-            reason = f"{expected} query points, as in the calibration tasks, since they are predicted together"
-            require(points == expected, "x", reason, points)
+            together = self.query * (self.way or 1)
+            reason = f"{together} query points, as in the calibration tasks, since they are predicted together"
+            require(points == together, "x", reason, points)
 
 
 def conformal_threshold(scores: Float[Tensor, " P"], sizes: Int[Tensor, " K"], alpha: float) -> float:
@@ -224,23 +208,21 @@ def conformal_threshold(scores: Float[Tensor, " P"], sizes: Int[Tensor, " K"], a
     counts = sizes.tolist()
     unit = math.lcm(*counts)
     needed = (1 - Fraction(repr(float(alpha)))) * (len(counts) + 1) * unit
-    order = scores.argsort()
-    weight = torch.arange(len(counts)).repeat_interleave(sizes.cpu())[order.cpu()].tolist()
-    reached = accumulate(unit // counts[task] for task in weight)
-    position = next((index for index, total in enumerate(reached) if total >= needed), None)
-    return math.inf if position is None else float(scores[order[position]])
+    ordered, order = scores.cpu().sort()
+    task = torch.arange(len(counts)).repeat_interleave(sizes.cpu())[order].tolist()
+    reached = zip(ordered.tolist(), accumulate(unit // counts[number] for number in task), strict=True)
+    return next((score for score, total in reached if total >= needed), math.inf)
 
 
 def save(path: Path, calibration: Calibration) -> None:
     """Write `conformal.safetensors`."""
-    facts = {name: getattr(calibration, name) for name in FACTS}
     tensors = {
         "scores": calibration.scores.double().cpu().contiguous(),
-        "weights": calibration.weights.cpu().contiguous(),
         "sizes": calibration.sizes.long().cpu().contiguous(),
         **{f"{DRAWS}{name}": draw.cpu().contiguous() for name, draw in calibration.draws.items()},
     }
-    write_atomically(path, to_bytes(tensors, metadata={"calibration": json.dumps({"format": FORMAT} | facts)}))
+    record = {"format": FORMAT} | to_record(calibration)
+    write_atomically(path, to_bytes(tensors, metadata={"calibration": json.dumps(record)}))
 
 
 def load(path: Path) -> Calibration:
@@ -249,26 +231,21 @@ def load(path: Path) -> Calibration:
         raise FewsureError(f"{path} is not there; make it with `fewsure certify`")
     try:
         with safe_open(path, framework="pt") as file:
-            facts = from_json((file.metadata() or {})["calibration"])
-            tensors = {name: file.get_tensor(name) for name in ("scores", "weights", "sizes")}
-            names = (name for name in file.keys() if name.startswith(DRAWS))  # noqa: SIM118 (it is no mapping)
-            draws = {name.removeprefix(DRAWS): file.get_tensor(name) for name in names}
-        if facts.pop("format") != FORMAT:
+            record = from_json((file.metadata() or {})["calibration"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+        if record.pop("format") != FORMAT:
             raise ValueError("of another format")
-        kinds = FACTS | {"way": int if facts["way"] is not None else type(None)}
-        if set(facts) != set(kinds) or any(type(facts[name]) is not kind for name, kind in kinds.items()):
-            raise ValueError("with other facts than a calibration has")
-        if [tensor.dtype for tensor in tensors.values()] != [torch.float64, torch.float64, torch.int64]:
+        facts = {name: checked(kind, record[name], name) for name, kind in field_types(Calibration).items()}
+        scores, sizes = tensors.pop("scores"), tensors.pop("sizes")
+        if (scores.dtype, sizes.dtype) != (torch.float64, torch.int64):
             raise ValueError("with numbers of another type")
-        calibration = Calibration(tensors["scores"], tensors["sizes"], **facts, draws=draws)
-        if not torch.equal(calibration.weights, tensors["weights"]):
-            raise ValueError("with weights that are not its tasks'")
+        draws = {name.removeprefix(DRAWS): draw for name, draw in tensors.items()}
+        return Calibration(scores, sizes, draws, **facts)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, FewsureError) as error:
         raise FewsureError(f"{path} cannot be read ({error}); make it anew with `fewsure certify`") from error
-    return calibration
 
 
 def _positive(spread: Tensor) -> Tensor:
-    smallest = float(spread.min()) if spread.numel() else math.inf
-    require(smallest > 0, "spread", "above 0 everywhere", smallest)
+    wrong = spread[spread <= 0]
+    require(not len(wrong), "spread", "above 0 everywhere", wrong.tolist()[:3])
     return spread.double()

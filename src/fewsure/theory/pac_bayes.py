@@ -144,53 +144,39 @@ class Bound:
 
     @property
     def epsilon(self) -> float:
-        """What is left of δ for the theorem itself."""
+        """The part of δ that is left for the theorem itself."""
         return self.delta - sum(reading.failure for reading in self.readings.values())
 
     @property
+    def faults(self) -> tuple[str, ...]:
+        """Why it is not rigorous."""
+        weak = [(name, reading.worth) for name, reading in self.readings.items() if not reading.is_upper]
+        return *(f"{name} is {_article(worth)}, not an upper bound" for name, worth in weak), *self.caveats
+
+    @property
     def rigorous(self) -> bool:
-        return not self._faults
+        return not self.faults
 
     @property
     def reason(self) -> str:
         """Why it is rigorous, or all that is in the way."""
-        if self._faults:
-            return "; ".join(self._faults)
-        return "every term is exact or an upper bound, and Monte-Carlo error is paid from δ"
-
-    @property
-    def _faults(self) -> tuple[str, ...]:
-        return (
-            *(
-                f"{name} is {_article(reading.worth)}, not an upper bound"
-                for name, reading in self.readings.items()
-                if not reading.is_upper
-            ),
-            *self.caveats,
-        )
+        return "; ".join(self.faults) or "every term is exact or an upper bound, and Monte-Carlo error is paid from δ"
 
     def record(self) -> dict[str, Any]:
         """As JSON values, but for infinities."""
+        derived = ("total", "epsilon", "rigorous", "vacuous", "reason")
+        stored = ("theorem", "form", "examples", "tasks", "delta")
         return {
-            "theorem": self.theorem,
-            "form": self.form,
-            "total": self.total,
             "terms": dict(self.terms),
             "readings": {name: reading.record() for name, reading in self.readings.items()},
-            "examples": self.examples,
-            "tasks": self.tasks,
-            "delta": self.delta,
-            "epsilon": self.epsilon,
-            "rigorous": self.rigorous,
-            "vacuous": self.vacuous,
-            "reason": self.reason,
+            **{name: getattr(self, name) for name in (*stored, *derived)},
         }
 
 
 def bound_one_task(
     loss: Reading, kl: Reading, *, examples: int, delta: float, form: Form, caveats: Sequence[str]
 ) -> Bound:
-    """Theorem 1 from readings. Of δ, what the readings have not used up is the theorem's ε.
+    """Theorem 1 from readings. The theorem's ε is the part of δ that the readings have not used up.
 
     `loss` is E_q[ℓ] on the m examples, in [0, 1]; a mean over finitely many w is an `estimate` of it, and
     `fewsure.theory.concentration.mean_reading` an upper bound. `caveats` names the assumptions that do not hold.
@@ -201,8 +187,8 @@ def bound_one_task(
     (0.165, True, False)
     """
     readings = {"loss": loss, "KL[q(w) ‖ p(w)]": kl}
-    epsilon = _epsilon(readings, delta)
-    result = theorem_1(_double(loss), _double(kl), examples=examples, epsilon=epsilon, form=form)
+    numbers, epsilon = _numbers(readings, delta)
+    result = theorem_1(*numbers, examples=examples, epsilon=epsilon, form=form)
     terms = {"loss": loss.value, "R_i": float(result.regulariser)}
     return Bound("Theorem 1", form, readings, terms, examples, None, delta, tuple(caveats))
 
@@ -227,25 +213,21 @@ def bound_new_task(
     (False, 'KL[q(w) ‖ p(w)] is a lower estimate, not an upper bound')
     """
     readings = {"loss": loss, "KL[q(w) ‖ p(w)]": kl, "KL[q(θ) ‖ p(θ)]": kl_theta}
-    epsilon = _epsilon(readings, delta)
-    numbers = [_double(reading) for reading in readings.values()]
+    numbers, epsilon = _numbers(readings, delta)
     result = theorem_2(*numbers, examples=examples, tasks=tasks, epsilon=epsilon, form=form)
     terms = {"loss": loss.value, "R_i": float(result.within_task), "R_0": float(result.across_tasks)}
     return Bound("Theorem 2", form, readings, terms, examples, tasks, delta, tuple(caveats))
 
 
-def _epsilon(readings: Mapping[str, Reading], delta: float) -> float:
+def _numbers(readings: Mapping[str, Reading], delta: float) -> tuple[list[Scalar], float]:
+    """(The readings' values in double precision, the theorem's ε)."""
     require_share(delta, "delta")
     loss, paid = readings["loss"].value, sum(reading.failure for reading in readings.values())
     require(0 <= loss <= 1, "loss", "in [0, 1]", loss)
     for name, reading in readings.items():
         require(not math.isnan(reading.value), name, "a number", reading.value)
     require(paid < delta, "delta", f"above {paid}, which is spent on Monte-Carlo error", delta)
-    return delta - paid
-
-
-def _double(reading: Reading) -> Scalar:
-    return torch.tensor(reading.value, dtype=torch.float64)
+    return [torch.tensor(reading.value, dtype=torch.float64) for reading in readings.values()], delta - paid
 
 
 def _article(worth: str) -> str:
