@@ -5,12 +5,15 @@ import json
 import multiprocessing
 import operator
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +24,12 @@ from fewsure.core.processes import side_by_side
 from fewsure.core.signals import Stopped
 from fewsure.data.io.feature_files import load_features
 from fewsure.errors import FewsureError
+from fewsure.evaluation import calibrate
 from fewsure.features.extract import nearest_mean_accuracy
+from fewsure.reproduce import page, run, targets
 from fewsure.reproduce.page import results_page
-from fewsure.reproduce.results import read_results, with_earlier
-from fewsure.reproduce.run import Job, Reproduction
+from fewsure.reproduce.results import merge, read_results
+from fewsure.reproduce.run import Reproduction
 from fewsure.reproduce.targets import SEVERAL, TARGETS, Target
 from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
@@ -33,26 +38,63 @@ from .data_files import python2_pickle, write_tree
 from .helpers import write_blobs
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
+BUDGET = 0.001
+REGRESSION = ["reproduce", "regression", "--budget", str(BUDGET)]
+SMALL = ["--tasks", "20", "--device", "cpu", "--json"]
+OTHERWISE = "Today the commands above tune or train otherwise"
+Reproduced = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two trials of each method, scored on few tasks, and no drawings in the report."""
+    whole = targets.read_trials
+
+    def first_two(name: str) -> dict[str, Any]:
+        return {method: trials[:2] for method, trials in whole(name).items()}
+
+    for module in (targets, run, page):
+        monkeypatch.setattr(module, "read_trials", first_two)
+    monkeypatch.setattr(run, "VALIDATION_TASKS", 20)
+    monkeypatch.setattr(calibrate, "POINTS", 3000)
+    monkeypatch.setattr(run, "NEAREST_MEAN_TASKS", 100)
+    monkeypatch.setattr(run, "write_report", lambda folders, file, *asked, **options: file.write_text("a report"))
+
+
+@pytest.fixture
+def reproduced(few: None, capsys: pytest.CaptureFixture[str]) -> Reproduced:
+    """Runs a command that succeeds; its rows."""
+
+    def rows(command: list[str], *options: str | Path) -> list[dict[str, Any]]:
+        capsys.readouterr()
+        assert main([*command, *SMALL, *map(str, options)]) == 0
+        found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+        return found
+
+    return rows
+
+
+_made: list[Path] = []
+
+
+@pytest.fixture
+def out(reproduced: Reproduced, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of MAML reproduced with two seeds, which is done once."""
+    if not _made:
+        folder = tmp_path_factory.mktemp("maml")
+        reproduced(REGRESSION, "--seeds", "2", "--only", "maml", "--out", folder)
+        _made.append(folder)
+    return Path(shutil.copytree(_made[0], tmp_path / "out"))
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_every_method_has_the_same_updates_tasks_and_number_of_trials(name: str) -> None:
+def test_every_method_has_the_same_updates_tasks_and_number_of_trials_which_differ(name: str) -> None:
     target = TARGETS[name]
-    classifies = target.data != "sine-line"
-    assert set(target.entries) == set(ALGORITHMS) - (set() if classifies else {"protonet"})
-    budgets = {
-        (len(target.trials(method)), trial.training.updates, trial.training.tasks)
-        for method in target.entries
-        for trial in target.trials(method)
-    }
-    assert len(budgets) == 1
-
-
-@pytest.mark.parametrize("name", TARGETS)
-def test_the_trials_of_a_method_differ(name: str) -> None:
-    for method in TARGETS[name].entries:
-        settings = [(trial.algorithm, trial.data, trial.training) for trial in TARGETS[name].trials(method)]
-        assert len(set(settings)) == len(settings), method
+    assert set(target.methods) == set(ALGORITHMS) - ({"protonet"} if target.data == "sine-line" else set())
+    trials = {method: target.trials(method) for method in target.methods}
+    assert len({(len(each), one.training.updates, one.training.tasks) for each in trials.values() for one in each}) == 1
+    for method, each in trials.items():
+        assert len({(trial.algorithm, trial.data, trial.training) for trial in each}) == len(each), method
 
 
 def test_experiments_that_stand_for_several_have_one_of_each_shot() -> None:
@@ -60,149 +102,117 @@ def test_experiments_that_stand_for_several_have_one_of_each_shot() -> None:
         assert [TARGETS[name].trials("maml")[0].data.shot for name in names] == [1, 5]
 
 
-def test_a_reproduction_is_written_up_and_not_done_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["reproduce", "regression", "--budget", "0.001", "--seeds", "2", "--tasks", "20", "--device", "cpu"]
-    command += ["--out", str(tmp_path), "--json"]
-    assert main([*command, "--only", "maml"]) == 0
-    files = sorted(tmp_path.glob("maml/*/checkpoint.safetensors"))
-    assert len(files) == len(TARGETS["regression"].trials("maml")) + 2
+def test_a_reproduction_is_written_up_and_not_done_twice(out: Path, reproduced: Reproduced) -> None:
+    files = sorted(out.glob("maml/*/checkpoint.safetensors"))
+    assert [file.parent.name for file in files] == ["seed-0", "seed-1", "trial-0", "trial-1"]
     times = [file.stat().st_mtime_ns for file in files]
-    capsys.readouterr()
-    assert main([*command, "--only", "maml", "vampire"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = reproduced(REGRESSION, "--seeds", "2", "--only", "maml", "vampire", "--out", out)
     assert [file.stat().st_mtime_ns for file in files] == times
-    assert [(row["algorithm"], row["train_seed"]) for row in rows] == [
-        ("maml", 0),
-        ("maml", 1),
-        ("vampire", 0),
-        ("vampire", 1),
-    ]
-    updates = round(load_preset("recommended", "maml", "sine-line").training.updates * 0.001)
+    runs = [("maml", 0), ("maml", 1), ("vampire", 0), ("vampire", 1)]
+    assert [(row["algorithm"], row["train_seed"]) for row in rows] == runs
+    updates = round(load_preset("recommended", "maml", "sine-line").training.updates * BUDGET)
     assert all(row["updates"] == updates and row["train_seconds"] > 0 for row in rows)
-    assert json.loads((tmp_path / "results.json").read_text()) == rows
-    page = (tmp_path / "results.md").read_text()
     for row in rows:
-        assert f"{row['mse']['mean']:.3f} ± {row['mse']['ci95']:.3f}" in page
-        assert f"{row['ece']:.4f}" in page
-    assert (tmp_path / "report.html").is_file()
+        assert [trial["trial"] for trial in row["trials"]] == [0, 1]
+        best = min(row["trials"], key=lambda trial: trial["nll"]["mean"])
+        assert row["preset"] == f"recommended, trial {best['trial']}"
+    assert json.loads((out / "results.json").read_text()) == rows
+    written = (out / "results.md").read_text()
+    assert written == results_page(rows, [], "regression")
+    for row in rows:
+        assert f"{row['mse']['mean']:.3f} ± {row['mse']['ci95']:.3f}" in written
+        assert f"{row['ece']:.4f}" in written
+    assert written.count("| MAML | ") == written.count("| VAMPIRE | ") == 1 + 1 + 2 + 2  # scores, noise, runs, trials
+    assert (out / "report.html").is_file()
 
 
-def test_results_grow_by_entries_that_are_run_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["reproduce", "regression", "--budget", "0.0004", "--seeds", "1", "--tasks", "20", "--device", "cpu"]
-    earlier = tmp_path / "here" / "results.json"
-    assert main([*command, "--only", "maml", "--out", str(earlier.parent), "--json"]) == 0
-    (maml,) = json.loads(capsys.readouterr().out)
-    assert [trial["trial"] for trial in maml["trials"]] == list(range(len(TARGETS["regression"].trials("maml"))))
-    best = min(maml["trials"], key=lambda trial: trial["nll"]["mean"])
-    assert maml["preset"] == f"recommended, trial {best['trial']}"
+def test_results_grow_by_methods_that_are_run_elsewhere(out: Path, tmp_path: Path, reproduced: Reproduced) -> None:
+    results, there = out / "results.json", tmp_path / "there"
+    first, second = json.loads(results.read_text())
+    (there / "maml" / "seed-0").mkdir(parents=True)  # begun, and not finished
+    shutil.copy(out / "maml" / "seed-0" / "config.json", there / "maml" / "seed-0")
+    rows = reproduced(REGRESSION, "--seeds", "1", "--only", "vampire", "--out", there, "--results", results)
+    assert rows[:2] == [first, second]
+    assert [row["label"] for row in rows] == ["maml", "maml", "vampire"]
+    assert (there / "results.md").read_text() == results_page(rows, [], "regression")
 
-    there = [*command, "--out", str(tmp_path / "there"), "--json", "--beside", str(earlier)]
-    assert main([*there, "--only", "vampire"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["label"] for row in rows] == ["maml", "vampire"]
-    assert rows[0] == maml
-    page = (tmp_path / "there" / "results.md").read_text()
-    assert page == results_page(rows, [], "regression")
-    assert page.count("| MAML | ") == page.count("| VAMPIRE | ") == 3 + len(maml["trials"])
-
-    remade = [*command, "--collect", "--out", str(tmp_path / "nowhere"), "--json"]
-    assert main([*remade, "--beside", str(tmp_path / "there" / "results.json")]) == 0
-    assert json.loads(capsys.readouterr().out) == rows
-    assert (tmp_path / "nowhere" / "results.md").read_text() == page
-
-    def refused(text: str, why: str) -> None:
-        before = (tmp_path / "there" / "results.json").read_bytes()
-        earlier.write_text(text)
-        assert main([*there, "--collect"]) == 2
-        assert why in capsys.readouterr().err
-        assert (tmp_path / "there" / "results.json").read_bytes() == before
-
-    refused(json.dumps([maml | {"seed": 9}]), "expected results of seed 1, but maml, seed 0 is of 9")
-    refused(json.dumps([maml | {"target": "omniglot"}]), "expected results of target regression")
-    refused(json.dumps([maml | {"data_checksum": "x"}]), "their checksums differ")
-    refused(json.dumps([maml, maml]), "some are there twice")
-    refused(json.dumps([maml | {"label": ["maml"]}]), "expected `label` in every row")
-    refused(json.dumps([{name: value for name, value in maml.items() if name != "train_seconds"}]), "'train_seconds'")
-    refused(json.dumps([maml | {"trials": 3}]), "expected earlier results as this version writes them")
-    refused(json.dumps({"rows": []}), "a list of objects, but it is none")
-    refused("[", "expected results of `fewsure reproduce`, but")
-    others = ["--results", str(RESULTS / "omniglot.json"), "--only", "maml"]
-    assert main([*command, *others, "--out", str(tmp_path / "never")]) == 2
-    assert "is in the way of the results: move it away, or choose another --results" in capsys.readouterr().err
-    earlier.unlink()
-    assert main([*command, "--beside", str(earlier), "--out", str(tmp_path / "never")]) == 2
-    assert "No such file or directory; give a file that it has written, or none" in capsys.readouterr().err
-    assert not (tmp_path / "never").exists()  # it is read before anything is trained
-
-    without = [*command, "--out", str(tmp_path / "there"), "--json"]
-    before = (tmp_path / "there" / "results.json").read_bytes()
-    for asked in (["--collect"], ["--only", "vampire"]):
-        assert main([*without, *asked]) == 2
-        assert "has results of maml, seed 0, of which" in capsys.readouterr().err
-    assert (tmp_path / "there" / "results.json").read_bytes() == before
-
-    (tmp_path / "there" / "maml" / "seed-0").mkdir(parents=True)  # begun, and not finished
-    (tmp_path / "there" / "maml" / "seed-0" / "config.json").write_bytes(
-        (tmp_path / "here" / "maml" / "seed-0" / "config.json").read_bytes()
-    )
-    assert main([*without, "--collect"]) == 2
-    assert "has results of maml, seed 0, of which" in capsys.readouterr().err
-    assert (tmp_path / "there" / "results.json").read_bytes() == before
-    (tmp_path / "there" / "results.json").write_text("[1]")
-    assert main([*without, "--collect"]) == 2
-    assert "is in the way of the results: move it away" in capsys.readouterr().err
+    nowhere = tmp_path / "nowhere"
+    assert reproduced(REGRESSION, "--collect", "--out", nowhere, "--results", results) == rows
+    assert json.loads(results.read_text()) == rows
+    assert (nowhere / "results.md").read_text() == (there / "results.md").read_text()
 
 
-def test_results_that_came_while_others_were_run_are_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_results_that_come_while_others_are_run_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reproduced: Reproduced
 ) -> None:
     results = tmp_path / "results.json"
-    really, (row, *_) = Reproduction.do, read_results(RESULTS / "regression.json")
+    (row, *_) = read_results(RESULTS / "regression.json")
 
-    def meanwhile(reproduction: Reproduction, job: Job) -> None:
-        really(reproduction, job)
+    def meanwhile(reproduction: Reproduction, methods: list[str], jobs: int) -> None:
         results.write_text(json.dumps([row | {"label": "bmaml"}]))
 
-    monkeypatch.setattr(Reproduction, "do", meanwhile)
-    command = ["reproduce", "regression", "--budget", "0.0004", "--seeds", "1", "--tasks", "20", "--device", "cpu"]
-    command += ["--only", "maml", "--out", str(tmp_path / "out"), "--results", str(results), "--json"]
-    assert main(command) == 2
-    assert "has results of bmaml, seed 0, of which" in capsys.readouterr().err
-    assert [row["label"] for row in json.loads(results.read_text())] == ["bmaml"]
+    monkeypatch.setattr(Reproduction, "run", meanwhile)
+    rows = reproduced(REGRESSION, "--only", "maml", "--out", tmp_path / "out", "--results", results)
+    assert [row["label"] for row in rows] == ["bmaml"]
 
 
-def test_a_page_is_of_what_is_finished_wherever_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda row: [row | {"seed": 9}], "expected results of seed 1, but vampire, seed 0 is of 9"),
+        (lambda row: [row | {"target": "omniglot"}], "expected results of target regression"),
+        (lambda row: [row | {"data_checksum": "x"}], "their checksums differ"),
+        (lambda row: [row, row], "some are there twice"),
+        (lambda row: [row | {"label": ["maml"]}], "with `label` in every row"),
+        (lambda row: [{name: row[name] for name in row if name != "train_seconds"}], "'train_seconds'"),
+        (lambda row: [row | {"trials": 3}], "expected rows as this version writes them"),
+        (lambda row: {"rows": []}, "is in the way of the results: move it away, or choose another --results"),
+        (lambda row: "[", "expected results of `fewsure reproduce`, a list of objects"),
+    ],
+)
+def test_a_file_that_is_in_the_way_of_the_results_is_left_as_it_is(
+    out: Path, change: Callable[[dict[str, Any]], object], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = out / "results.json"
+    row = json.loads(results.read_text())[0] | {"label": "vampire"}
+    results.write_text(json.dumps(change(row)))
+    before = results.read_bytes()
+    assert main([*REGRESSION, *SMALL, "--collect", "--out", str(out)]) == 2
+    assert why in capsys.readouterr().err
+    assert results.read_bytes() == before
+
+
+def test_a_file_in_the_way_is_refused_before_anything_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = ["--results", str(RESULTS / "omniglot.json"), "--only", "maml", "--out", str(tmp_path / "never")]
+    assert main([*REGRESSION, *SMALL, *others]) == 2
+    assert "expected results of target regression, but abml, seed 0 is of omniglot" in capsys.readouterr().err
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_page_is_of_the_newest_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = read_results(RESULTS / "cifar-fs-1shot.json")
     row = rows[0] | {"train_seed": 1, "updates": 10, "tasks": 20}
-    assert with_earlier([row], rows) == sorted([*rows, row], key=lambda row: (row["label"], row["train_seed"]))
+    assert merge([row], rows) == sorted([*rows, row], key=lambda row: (row["label"], row["train_seed"]))
     again = rows[0] | {"updates": 10}
-    assert with_earlier([again], rows) == [again, *rows[1:]]
+    assert merge([again], rows) == [again, *rows[1:]]
     assert "abml, seed 0: a run of 10 updates" in capsys.readouterr().err
-
     unfinished = rows[0] | {"update": 7, "softmax_temperature": 1.0, "temperature_exponent": 0.0}
-    page = results_page(rows[1:], [unfinished], "cifar-fs-1shot")
-    assert "| ABML | 0 | 7 of 20,000 |" in page
-    assert "Scored with one temperature for all tasks: MAML, ProtoNet, SImPa." in page
-
-    of_second_seeds = tmp_path / "results.json"
-    of_second_seeds.write_text(json.dumps([row | {"train_seed": 1} for row in rows]))
-    command = ["reproduce", "cifar-fs-1shot", "--collect", "--out", str(tmp_path / "out"), "--device", "cpu", "--json"]
-    assert main([*command, "--beside", str(of_second_seeds)]) == 0
-    other = ["--beside", str(RESULTS / "features-cifar-fs-1shot.json")]
-    assert main([*command, *other]) == 2
-    assert "expected results of target cifar-fs-1shot" in capsys.readouterr().err
+    assert "| ABML | 0 | 7 of 20,000 |" in results_page(rows[1:], [unfinished], "cifar-fs-1shot")
 
 
+@pytest.mark.slow
 def test_trainings_side_by_side_find_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["reproduce", "regression", "--budget", "0.0004", "--seeds", "2", "--tasks", "20", "--device", "cpu"]
     found = {}
     for jobs in (1, 2):
-        out = ["--out", str(tmp_path / str(jobs)), "--only", "maml", "--json", "--jobs", str(jobs)]
-        assert main([*command, *out]) == 0
+        out = ["--seeds", "1", "--out", str(tmp_path / str(jobs)), "--only", "maml", "--jobs", str(jobs)]
+        assert main([*REGRESSION, *SMALL, *out]) == 0
         found[jobs] = json.loads(capsys.readouterr().out)
     for row in (*found[1], *found[2]):
         del row["seconds"], row["train_seconds"]
     assert found[1] == found[2]
+    assert all("<html" in (tmp_path / jobs / "report.html").read_text() for jobs in ("1", "2"))
 
 
 def test_the_first_error_of_work_side_by_side_is_raised() -> None:
@@ -227,6 +237,7 @@ def test_an_error_ends_work_side_by_side_that_is_begun_and_begins_no_more() -> N
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_trainings_side_by_side_with_a_checkpoint_each(number: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fewsure", "reproduce", "regression", "--only", "maml", "--jobs", "2"]
@@ -265,91 +276,95 @@ def test_work_side_by_side_completes_what_comes_first_before_what_comes_later() 
     assert order == [1, 2, 3, 4, 5]
 
 
-def test_an_evaluation_of_other_tasks_is_not_taken_for_the_experiments(tmp_path: Path) -> None:
-    command = ["reproduce", "regression", "--budget", "0.001", "--seeds", "1", "--tasks", "20", "--device", "cpu"]
-    command += ["--out", str(tmp_path), "--only", "maml", "--json"]
-    assert main(command) == 0
-    expected = json.loads((tmp_path / "results.json").read_text())[0]["mse"]
-    assert main(["evaluate", str(tmp_path / "maml" / "seed-0"), "--tasks", "5", "--seed", "9", "--json"]) == 0
-    assert main(command) == 0
-    row = json.loads((tmp_path / "results.json").read_text())[0]
-    assert (row["tasks"], row["seed"], row["stream"], row["mse"]) == (
-        20,
-        TARGETS["regression"].test_seed,
-        "test",
-        expected,
-    )
+def test_an_evaluation_of_other_tasks_is_not_taken_for_the_experiments(out: Path, reproduced: Reproduced) -> None:
+    (row, _) = json.loads((out / "results.json").read_text())
+    assert main(["evaluate", str(out / "maml" / "seed-0"), "--tasks", "5", "--seed", "9", "--json"]) == 0
+    (again, _) = reproduced(REGRESSION, "--seeds", "2", "--only", "maml", "--out", out)
+    assert (again["tasks"], again["seed"], again["stream"]) == (20, TARGETS["regression"].test_seed, "test")
+    assert again["mse"] == row["mse"]
 
 
 def test_a_diverging_run_does_not_end_the_experiment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second, *_ = TARGETS["regression"].trials("maml")
+    first, second = TARGETS["regression"].trials("maml")
     explosive = dataclasses.replace(first, algorithm=dataclasses.replace(first.algorithm, inner_lr=1e30))  # type: ignore[type-var]
-    monkeypatch.setattr(Target, "trials", lambda target, method: [explosive, second])
-    command = ["reproduce", "regression", "--budget", "0.001", "--seeds", "1", "--tasks", "20", "--device", "cpu"]
-    assert main([*command, "--out", str(tmp_path), "--only", "maml", "--json"]) == 0
+    trials = {"maml": [explosive, second], "vampire": [explosive]}
+    monkeypatch.setattr(Target, "trials", lambda target, method: trials[method])
+    command = [*REGRESSION, *SMALL, "--seeds", "1", "--only", "vampire", "maml", "--out", str(tmp_path)]
+    assert main(command) == 0  # though all trials of one of them diverge
     printed = capsys.readouterr()
+    assert "trial-0: " in printed.err
     assert "diverged" in printed.err
-    assert json.loads(printed.out)[0]["preset"] == second.preset
-
-    monkeypatch.setattr(Target, "trials", lambda target, method: [explosive if method == "vampire" else second])
-    both = ["--only", "vampire", "maml", "--out", str(tmp_path / "both"), "--json"]
-    assert main([*command, *both]) == 0  # though all trials of one of them diverge
-    printed = capsys.readouterr()
     assert "every tuning trial of vampire diverged" in printed.err
-    assert [row["label"] for row in json.loads(printed.out)] == ["maml"]
+    (row,) = json.loads(printed.out)
+    assert (row["label"], row["preset"]) == ("maml", second.preset)
 
 
-def test_a_reproduction_of_classification_is_written_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_blobs(tmp_path / "data" / "features" / "cifar-fs", each=20)
-    command = ["reproduce", "features-cifar-fs-1shot", "--budget", "0.006", "--seeds", "1", "--tasks", "20"]
-    command += ["--data-root", str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--device", "cpu", "--json"]
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_reproduction_of_classification_is_written_up(
+    joins: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "features-cifar-fs-1shot"
+    monkeypatch.setitem(TARGETS, name, dataclasses.replace(TARGETS[name], joins_validation=joins))
+    folder, out = write_blobs(tmp_path / "data" / "features" / "cifar-fs", each=20), tmp_path / "out"
+    command = ["reproduce", name, "--budget", "0.006", "--seeds", "1", *SMALL, "--out", str(out)]
+    command += ["--data-root", str(tmp_path / "data")]
     assert main([*command, "--only", "maml"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    page = (tmp_path / "out" / "results.md").read_text()
-    assert f"{row['accuracy']['mean']:.4f} ± {row['accuracy']['ci95']:.4f}" in page
-    assert f"{row['ece']:.4f}" in page
-    assert "transductive" in page
+    written = (out / "results.md").read_text()
+    assert f"{row['accuracy']['mean']:.4f} ± {row['accuracy']['ci95']:.4f}" in written
+    assert f"{row['ece']:.4f}" in written
+    assert "transductive" in written
     assert (row["way"], row["shot"], row["stream"]) == (5, 1, "test")
-    for name, centred in (("nearest_mean", False), ("nearest_mean_centred", True)):
-        nearest = nearest_mean_accuracy(load_features(folder, "test"), shot=1, tasks=10_000, centred=centred)
-        assert row[name] == nearest
+    for key, centred in (("nearest_mean", False), ("nearest_mean_centred", True)):
+        nearest = nearest_mean_accuracy(load_features(folder, "test"), shot=1, tasks=100, centred=centred)
+        assert row[key] == nearest
         assert nearest is not None
-        assert f"{nearest['accuracy']['mean']:.4f} ± {nearest['accuracy']['ci95']:.4f}" in page
-    assert "--only maml --seeds 1 --device cpu --budget 0.006 --tasks 20" in page
-    config = json.loads((tmp_path / "out" / "maml" / "trial-0" / "config.json").read_text())
-    assert config["training"]["updates"] == row["updates"] == 3  # features are tried in full
+        assert f"{nearest['accuracy']['mean']:.4f} ± {nearest['accuracy']['ci95']:.4f}" in written
+    assert "--only maml --seeds 1 --device cpu --budget 0.006 --tasks 20" in written
+    assert OTHERWISE not in written  # a scale that is learned is no option
 
-    def trained(name: str, file: str) -> bytes:
-        return (tmp_path / "out" / "maml" / name / file).read_bytes()
+    final, best = out / "maml" / "seed-0", out / "maml" / row["preset"].removeprefix("recommended, ").replace(" ", "-")
+    config, trial = (json.loads((folder / "config.json").read_text()) for folder in (final, best))
+    assert trial["training"]["updates"] == row["updates"] == 3  # features are tried in full
+    assert not (final / "validation.json").exists()
+    if joins:  # the last training has validation classes too, and the temperature that the trial has learned from them
+        learned = json.loads((best / "fitted.json").read_text())
+        assert set(learned) == {"softmax_temperature", "temperature_exponent"}
+        assert all(trial["data"][key] is None for key in learned)
+        assert config["data"] == trial["data"] | learned | {"train_on_validation": True}
+        assert not (final / "fitted.json").exists()
+        assert "temperature from the best trial, which did not train on validation classes" in written
+    else:
+        for file in ("checkpoint.safetensors", "metrics.jsonl"):  # with the seconds: a copy
+            assert (final / file).read_bytes() == (best / file).read_bytes()
 
-    assert "Tuned among other options" not in page  # a scale that is learned is no option
 
-    best = int(row["preset"].removeprefix("recommended, trial "))
-    assert trained("seed-0", "checkpoint.safetensors") == trained(f"trial-{best}", "checkpoint.safetensors")
-    assert trained("seed-0", "metrics.jsonl") == trained(f"trial-{best}", "metrics.jsonl")  # with the seconds: a copy
-    assert not (tmp_path / "out" / "maml" / "seed-0" / "validation.json").exists()
-
+def test_what_was_trained_elsewhere_is_written_up_without_its_data(
+    tmp_path: Path, reproduced: Reproduced, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = write_blobs(tmp_path / "data" / "features" / "cifar-fs", each=20), tmp_path / "out"
+    command = ["reproduce", "features-cifar-fs-1shot", "--budget", "0.006", "--seeds", "1", "--out", str(out)]
+    command += ["--data-root", str(tmp_path / "data")]
+    (row,) = reproduced(command, "--only", "maml")
     folder.rename(tmp_path / "away")
-    for file in (tmp_path / "out" / "maml").glob("*/checkpoint.safetensors"):
+    for file in (out / "maml").glob("*/checkpoint.safetensors"):
         file.unlink()
-    assert main([*command, "--collect"]) == 0
+    (out / "results.json").unlink()
+    assert main([*command, *SMALL, "--collect"]) == 0
     printed = capsys.readouterr()
     (collected,) = json.loads(printed.out)
     assert collected == {name: value for name, value in row.items() if not name.startswith("nearest_mean")}
     assert "the nearest class mean is left out: expected" in printed.err
 
-    (tmp_path / "out" / "maml" / "seed-0").rename(tmp_path / "out" / "other")
-    (tmp_path / "out" / "another").mkdir()
-    (tmp_path / "out" / "other").rename(tmp_path / "out" / "another" / "seed-0")
-    (tmp_path / "out" / "results.json").unlink()
-    assert main([*command, "--collect"]) == 2
-    assert "of no entry of features-cifar-fs-1shot (simpa, maml, abml" in capsys.readouterr().err
+    (out / "maml").rename(out / "another")
+    assert main([*command, *SMALL, "--collect"]) == 2
+    assert "of no method of features-cifar-fs-1shot (simpa, maml, abml" in capsys.readouterr().err
 
 
 def test_tiered_imagenet_is_reproduced_from_the_published_files(
-    own_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    own_data: Path, tmp_path: Path, reproduced: Reproduced
 ) -> None:
     random = np.random.default_rng(0)
     for split, classes in (("train", 12), ("val", 8), ("test", 8)):
@@ -359,82 +374,55 @@ def test_tiered_imagenet_is_reproduced_from_the_published_files(
         content = python2_pickle({"embeddings": features, "labels": np.arange(len(features)) // 20, "keys": keys})
         write_tree(own_data / "tiered-imagenet-leo", {f"{split}_embeddings.pkl": content})
     command = ["reproduce", "tiered-imagenet-1shot", "--only", "maml", "--budget", "0.006", "--seeds", "1"]
-    command += ["--tasks", "20", "--out", str(tmp_path / "out"), "--device", "cpu", "--json"]
-    assert main(command) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = reproduced(command, "--out", tmp_path / "out")
     assert (row["data"], row["way"], row["shot"], row["tasks"], row["updates"]) == ("tiered-imagenet-leo", 5, 1, 20, 3)
-    assert len(row["trials"]) == 3
     nearest = f"{row['nearest_mean']['accuracy']['mean']:.4f}"
-    page = (tmp_path / "out" / "results.md").read_text()
-    assert f"The nearest class mean of the same features, scaled to length 1: {nearest}" in page
+    written = (tmp_path / "out" / "results.md").read_text()
+    assert f"The nearest class mean of the same features, scaled to length 1: {nearest}" in written
     assert (tmp_path / "out" / "report.html").is_file()
     simpa = results_page([row | {"label": "simpa", "algorithm": "simpa"}], [], "tiered-imagenet-1shot")
     assert "| 0.7026 / – / – |" in simpa  # what the paper prints
 
 
-def test_validation_classes_join_a_last_training_with_the_temperature_that_the_best_trial_learned_from_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_names_methods_that_are_not_made_as_today() -> None:
     name = "features-cifar-fs-1shot"
-    monkeypatch.setitem(TARGETS, name, dataclasses.replace(TARGETS[name], joins_validation=True))
-    write_blobs(tmp_path / "data" / "features" / "cifar-fs", each=20)
-    command = ["reproduce", name, "--only", "maml", "--budget", "0.006", "--seeds", "1", "--tasks", "20", "--json"]
-    command += ["--data-root", str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--device", "cpu"]
-    assert main(command) == 0
-
-    runs, page = tmp_path / "out" / "maml", (tmp_path / "out" / "results.md").read_text()
-    joined = json.loads((runs / "seed-0" / "config.json").read_text())
-    best = runs / joined["preset"].removeprefix("recommended, ").replace(" ", "-")
-    data = json.loads((best / "config.json").read_text())["data"]
-    learned = json.loads((best / "fitted.json").read_text())
-    assert set(learned) == {"softmax_temperature", "temperature_exponent"} <= {key for key in data if data[key] is None}
-    assert joined["data"] == data | learned | {"train_on_validation": True}
-    assert not (runs / "seed-0" / "fitted.json").exists()
-    assert "it is the best trial's, which did not." in page
-
-
-def test_a_page_names_entries_that_are_not_made_as_today() -> None:
-    name = "features-cifar-fs-1shot"
-    rows, page = read_results(RESULTS / f"{name}.json"), partial(results_page, unfinished=[], target=name)
-    tuned = "Tuned among other options than the commands above try today"
-    trained = "Trained for longer or shorter, or on other classes, than by the commands above today"
-    assert not any(words in page(rows) for words in (tuned, trained))
+    rows, written = read_results(RESULTS / f"{name}.json"), partial(results_page, unfinished=[], target=name)
+    assert OTHERWISE not in written(rows)
     for changed in ({"updates": 1}, {"train_on_validation": True}):
-        assert f"{trained}: MAML.\n" in page([row | changed if row["label"] == "maml" else row for row in rows])
+        assert f"{OTHERWISE}: MAML.\n" in written([row | changed if row["label"] == "maml" else row for row in rows])
     maml = next(row for row in rows if row["label"] == "maml")
     maml["trials"][0]["options"]["training"]["lr"] *= 2
-    assert f"{tuned}: MAML.\n" in page([row for row in rows if row["label"] != "maml"] + [maml])
+    assert f"{OTHERWISE}: MAML.\n" in written([row for row in rows if row["label"] != "maml"] + [maml])
+    other = "cifar-fs-1shot"  # where three were tuned with one temperature for all tasks, and VAMPIRE among others
+    assert f"{OTHERWISE}: MAML, ProtoNet, SImPa, VAMPIRE.\n" in results_page(
+        read_results(RESULTS / f"{other}.json"), [], other
+    )
 
 
 def test_a_trial_says_what_it_has_that_today_it_would_not_have(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    out: Path, reproduced: Reproduced, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["reproduce", "regression", "--budget", "0.0004", "--seeds", "1", "--tasks", "20", "--device", "cpu"]
-    command += ["--only", "maml", "--out", str(tmp_path), "--json"]
-    assert main(command) == 0
-    assert "Tuned among other options" not in (tmp_path / "results.md").read_text()
-    config = tmp_path / "maml" / "trial-0" / "config.json"
+    assert OTHERWISE not in (out / "results.md").read_text()
+    config = out / "maml" / "trial-0" / "config.json"
     record = json.loads(config.read_text())
     record["algorithm"]["first_order"] = not record["algorithm"]["first_order"]
     config.write_text(json.dumps(record))
-    capsys.readouterr()
-    collect = [part for part in command if part not in ("--only", "maml")] + ["--collect"]
-    assert main(collect) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    collect = [*REGRESSION, "--collect", "--out", str(out)]
+    row, _ = reproduced(collect)
     assert row["trials"][0]["options"]["algorithm"]["first_order"] is record["algorithm"]["first_order"]
     assert "first_order" not in row["trials"][1]["options"]["algorithm"]
-    assert "Tuned among other options than the commands above try today: MAML." in (tmp_path / "results.md").read_text()
+    assert f"{OTHERWISE}: MAML." in (out / "results.md").read_text()
 
-    config.parent.rename(tmp_path / "maml" / "trial-9")
+    config.parent.rename(out / "maml" / "trial-9")
     assert main(collect) == 2
     assert "trial-9 is none of the" in capsys.readouterr().err
 
 
-def test_commands_name_the_device_of_each_entry() -> None:
-    page = (RESULTS.parent / "docs" / "features-cifar-fs-5shot.md").read_text()
-    assert "On a CPU, and so on other tasks than the others, though as many: ABML.\n" in page
-    assert "--only abml --seeds 1 --device cpu" in page
-    assert "--only maml protonet simpa --seeds 3 --device cuda" in page
+def test_commands_name_the_device_of_each_method() -> None:
+    written = results_page(read_results(RESULTS / "features-cifar-fs-5shot.json"), [], "features-cifar-fs-5shot")
+    assert "On a CPU, and so on other tasks than the others, though as many: ABML.\n" in written
+    assert "--only abml --seeds 1 --device cpu" in written
+    assert "--only maml protonet simpa --seeds 3 --device cuda" in written
 
 
 def test_one_file_for_the_results_of_several_experiments_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

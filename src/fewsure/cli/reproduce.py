@@ -1,8 +1,8 @@
-"""Run an experiment for all its entries: tune on validation tasks, train, evaluate on unseen tasks, write it up.
+"""Run an experiment for all its methods: tune on validation tasks, train, evaluate on unseen tasks, write it up.
 
 `regression` is section 5.1 and Figure 2 of the paper, the data sets are section 5.2, Table 1 and Figure 3: every
 method with the same number of updates and of tuning trials. What is finished is not done again, so an interrupted
-command goes on where it stopped, and several may work on different entries of one folder.
+command goes on where it stopped, and several may work on different methods of one folder.
 
 experiments: regression, omniglot, cifar-fs, mini-imagenet, tiered-imagenet and mini-imagenet-features (LEO's),
 features-cifar-fs (of `fewsure features`, in the data root's folder `features/cifar-fs`). Those of 1 and 5 shots can be
@@ -36,20 +36,18 @@ class Options(Common):
     budget: float = 1.0
     """Multiplies the number of updates of every training."""
     seeds: int = 3
-    """Trainings of each entry, with seeds 0, 1, …"""
+    """Trainings of each method, with seeds 0, 1, …"""
     jobs: int = 1
-    """Trainings at a time, each in a process of its own; of methods, those that are named first are finished first."""
+    """Trainings at a time, each in a process of its own; methods that are named first are finished first."""
     tasks: int = 1000
     """Test tasks."""
     out: Path | None = None
     """Where the runs and the report go; `runs/TARGET` if none."""
     results: Path | None = None
-    """Where the list of result objects of one experiment goes; `results.json` in --out if none."""
+    """Where the list of result objects of one experiment goes; `results.json` in --out if none. Objects that it has of
+    methods and seeds not finished in --out are kept: it grows as methods are run, here or on other machines."""
     page: Path | None = None
     """Where they go as a Markdown page; `results.md` in --out if none."""
-    beside: Path | None = None
-    """Results of the same experiment that an earlier --results holds: what they have of entries and seeds that are not
-    finished in --out is written up, too. So a file of results grows as entries are run, here or on other machines."""
 
 
 def main(arguments: list[str]) -> None:
@@ -67,25 +65,24 @@ def main(arguments: list[str]) -> None:
 
     require_known("target", options.target, [*TARGETS, *SEVERAL])
     targets = SEVERAL.get(options.target, (options.target,))
-    if len(targets) > 1 and (options.out or options.results or options.page or options.beside):
+    if len(targets) > 1 and (options.out or options.results or options.page):
         raise FewsureError(
-            f"{options.target} stands for several experiments; give --out, --results, --page and --beside to one of "
-            f"them: {', '.join(targets)}"
+            f"{options.target} stands for several experiments; give --out, --results and --page to one of them: "
+            f"{', '.join(targets)}"
         )
     device = find_device(options.device)
     checked = []
     for target in targets:
-        for entry in options.only:
-            require_known("only", entry, TARGETS[target].entries)
+        for method in options.only:
+            require_known("only", method, TARGETS[target].methods)
         out = options.out or Path("runs") / target
         results, page = options.results or out / "results.json", options.page or out / "results.md"
         reproduction = Reproduction(target, out, device, options.budget, options.seeds, options.tasks)
-        earlier = reproduction.earlier(options.beside) if options.beside else []
-        entries = () if options.collect else options.only or TARGETS[target].entries
-        reproduction.check(results, earlier, entries)
-        checked.append((reproduction, entries, results, page, earlier))
+        reproduction.kept(results)
+        checked.append((reproduction, results, page))
     rows = []
-    for reproduction, entries, results, page, earlier in checked:
-        reproduction.run(entries, options.jobs)
-        rows += reproduction.write(results, page, earlier)
+    for reproduction, results, page in checked:
+        methods = () if options.collect else options.only or reproduction.target.methods
+        reproduction.run(methods, options.jobs)
+        rows += reproduction.write(results, page)
     print(json.dumps(rows)) if options.json else print_tables(evaluation_tables(rows))

@@ -4,7 +4,7 @@ Of the tuning trials of a method the one with the lowest validation NLL (a prope
 honest spread) is trained in full for each seed and evaluated once on the test tasks. Validation and test tasks of
 images have classes of their own. `targets.py` has the experiments.
 
-What is finished is not done again, so a command that was interrupted, or that is run for some entries at a time, goes
+What is finished is not done again, so a command that was interrupted, or that is run for some methods at a time, goes
 on where the last one stopped.
 """
 
@@ -13,8 +13,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -26,7 +25,7 @@ from fewsure.algorithms.simpa import Simpa
 from fewsure.core.config import from_json, is_learned
 from fewsure.core.files import write_atomically
 from fewsure.core.processes import side_by_side
-from fewsure.core.progress import ProgressLine
+from fewsure.core.progress import ProgressLine, silenced
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation.calibrate import calibrated
 from fewsure.evaluation.evaluate import evaluate
@@ -37,8 +36,8 @@ from fewsure.report.drawing import figure_png
 from fewsure.report.page import write_report
 from fewsure.report.styles import run_styles
 from fewsure.reproduce.page import results_page
-from fewsure.reproduce.results import earlier_results, run_of, with_earlier, written
-from fewsure.reproduce.targets import TARGETS, read_trials
+from fewsure.reproduce.results import Row, kept_results, merge, run_of
+from fewsure.reproduce.targets import TARGETS, Target, read_trials
 from fewsure.training.experiment import GROUPS, Experiment
 from fewsure.training.runs import Run
 
@@ -47,22 +46,23 @@ NEAREST_MEAN_TASKS = 10_000
 VALIDATION = "validation.json"
 """The file of a trial's folder that holds its scores."""
 SCORED = ("tasks", "accuracy", "mse", "nll", "ece", "softmax_temperature", "temperature_exponent")
-"""What of them is kept with the results."""
+"""Those that are kept with the results."""
 
 
 class Job(NamedTuple):
     """One training of an experiment, with its evaluation."""
 
-    entry: str
+    method: str
     kind: Literal["trial", "seed"]
     number: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
-    """One experiment in a folder: a sub-folder for each entry (a method), in it a run for each seed."""
+    """One experiment in a folder: a sub-folder for each method, in it one for each trial and for each seed."""
 
-    target: str
+    name: str
+    """Of the target."""
     folder: Path
     device: torch.device
     budget: float
@@ -70,20 +70,15 @@ class Reproduction:
     seeds: int
     tasks: int
     """Tasks of the final evaluation."""
-    quiet: bool = False
 
-    def stages(self, entry: str) -> list[list[Job]]:
-        """What an entry takes: tuning trials, and when they are all done a training for each seed."""
-        trials = len(TARGETS[self.target].trials(entry))
-        stages: list[list[Job]] = [
-            [Job(entry, "trial", number) for number in range(trials)],
-            [Job(entry, "seed", seed) for seed in range(self.seeds)],
-        ]
-        return stages
+    @property
+    def target(self) -> Target:
+        """The experiment."""
+        return TARGETS[self.name]
 
-    def run(self, entries: Sequence[str], jobs: int) -> None:
-        """Do everything of these entries that is not finished yet, so many trainings at a time."""
-        chains = [self.stages(entry) for entry in entries]
+    def run(self, methods: Sequence[str], jobs: int) -> None:
+        """Do everything of these methods that is not finished yet, so many trainings at a time."""
+        chains = [self.stages(method) for method in methods]
         if jobs == 1:
             for job in (job for stages in chains for stage in stages for job in stage):
                 self.do(job)
@@ -94,176 +89,177 @@ class Reproduction:
             def show(job: Job) -> None:
                 nonlocal finished
                 finished += 1
-                line.show(finished, count, f"{job.entry}, {job.kind} {job.number} is done")
+                line.show(finished, count, f"{job.method}, {job.kind} {job.number} is done")
 
-            side_by_side(self.do, chains, jobs, show)
+            side_by_side(self._do_silently, chains, jobs, show)
+
+    def stages(self, method: str) -> list[list[Job]]:
+        """What a method takes: tuning trials, and when they are all done a training for each seed."""
+        return [
+            [Job(method, "trial", number) for number in range(len(self.target.trials(method)))],
+            [Job(method, "seed", seed) for seed in range(self.seeds)],
+        ]
 
     def do(self, job: Job) -> None:
-        """Train and score a trial on validation tasks, or the best trial's settings with a seed on the final ones."""
-        target, folder = TARGETS[self.target], self.folder / job.entry / f"{job.kind}-{job.number}"
-        if job.kind == "trial":
-            with _divergence_reported(folder):
-                self._validate(self._train(folder, target.trials(job.entry)[job.number], target.trial_share, seed=0))
-            return
-        with _divergence_reported(folder):
-            best = self._best_trial(job.entry)
-            experiment, trial = target.trials(job.entry)[best], folder.parent / f"trial-{best}"
-            if target.joins_validation:
-                experiment = self._joined(experiment, Run.open(trial))
-            run = self._train(folder, experiment, 1.0, job.number, trial)
-            found = run.evaluation() or {}
-            asked: dict[str, Any] = {"tasks": self.tasks, "seed": self._seed, "stream": "test"}
-            if any(found.get(name) != value for name, value in asked.items()):
-                evaluate_run(run, self.device, **asked, quiet=self.quiet)
+        """Train and score a trial on validation tasks, or the best trial's settings with a seed on test tasks.
 
-    def _joined(self, experiment: Experiment, trial: Run) -> Experiment:
-        """With validation classes among the training classes; what is learned from them is as the trial found it."""
-        settled: Any = calibrated(trial, self.device, quiet=self.quiet).data
-        return dataclasses.replace(experiment, data=dataclasses.replace(settled, train_on_validation=True))
+        A run that diverges is reported, and does not end the experiment; the page lists it as unfinished.
+        """
+        folder = self._folder(job)
+        try:
+            if job.kind == "trial":
+                trial = self.target.trials(job.method)[job.number]
+                self._validate(self._train(folder, trial, self.target.trial_share, seed=0))
+            else:
+                self._evaluate(self._train_in_full(job))
+        except Diverged as error:
+            print(f"{folder}: {error}", file=sys.stderr)
+
+    def _do_silently(self, job: Job) -> None:
+        with silenced():
+            self.do(job)
+
+    def _folder(self, job: Job) -> Path:
+        return self.folder / job.method / f"{job.kind}-{job.number}"
+
+    def _train_in_full(self, job: Job) -> Run:
+        """With the options of the best trial; where that was trained as long with the same seed, a copy of it."""
+        best = self._best_trial(job.method)
+        folder, trial = self._folder(job), Run.open(self._folder(Job(job.method, "trial", best)))
+        experiment = self.target.trials(job.method)[best]
+        if self.target.joins_validation:  # temperatures are as the trial, which did not see these classes, found them
+            data: Any = calibrated(trial, self.device).data
+            experiment = dataclasses.replace(experiment, data=dataclasses.replace(data, train_on_validation=True))
+        asked = self._planned(experiment, 1.0, job.number)
+        same = trial.experiment == dataclasses.replace(asked, data=asked.data.prepared())
+        if same and trial.has_checkpoint and not folder.exists():
+            _copy_run(trial.folder, folder)
+        return self._train(folder, experiment, 1.0, job.number)
 
     def _best_trial(self, method: str) -> int:
         """The number of the trial with the lowest validation NLL, of those that did not diverge."""
         scores = []
-        for number in range(len(TARGETS[self.target].trials(method))):
-            folder = self.folder / method / f"trial-{number}"
-            if (folder / VALIDATION).is_file():
-                scores.append((self._validate(Run.open(folder))["nll"]["mean"], number))
+        for job in self.stages(method)[0]:
+            if (self._folder(job) / VALIDATION).is_file():
+                scores.append((self._validate(Run.open(self._folder(job)))["nll"]["mean"], job.number))
         if not scores:
             raise Diverged(f"every tuning trial of {method} diverged; see {self.folder / method}")
-        return min(scores)[1]
+        return int(min(scores)[1])
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One object per entry and seed that is finished: the evaluation, with what it took."""
-        finished = self._finished()
+    def _planned(self, experiment: Experiment, share: float, seed: int) -> Experiment:
+        updates = max(1, round(experiment.training.updates * share * self.budget))
+        return dataclasses.replace(
+            experiment, training=dataclasses.replace(experiment.training, updates=updates, seed=seed)
+        )
+
+    def _train(self, folder: Path, experiment: Experiment, share: float, seed: int) -> Run:
+        run = start_run(folder, self._planned(experiment, share, seed), resume=True)
+        train_run(run, self.device)
+        return run
+
+    def _validate(self, run: Run) -> Row:
+        file = run.folder / VALIDATION
+        if not file.is_file():
+            experiment, meta = calibrated(run, self.device), run.load(self.device).meta
+            summary, _ = evaluate(experiment, meta, tasks=VALIDATION_TASKS, seed=0, stream="validation")
+            write_atomically(file, json.dumps(summary, indent=1) + "\n")
+        try:
+            found: Row = from_json(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise FewsureError(f"{file}: expected JSON, but {error}; delete the file, and it is made again") from None
+        return found
+
+    def _evaluate(self, run: Run) -> None:
+        asked: dict[str, Any] = {"tasks": self.tasks, "seed": self.target.test_seed, "stream": "test"}
+        found = run.evaluation() or {}
+        if any(found.get(name) != value for name, value in asked.items()):
+            evaluate_run(run, self.device, **asked)
+
+    def kept(self, results: Path) -> list[Row]:
+        """The rows of results that are there; a file that `write` would refuse is refused."""
+        return kept_results(results, self.name, self.target.test_seed)
+
+    def write(self, results: Path, page: Path) -> list[Row]:
+        """Write the list of result objects, the Markdown page with its figure, and the report of the first seeds.
+
+        Rows that the list has of methods and seeds with no finished run here are kept.
+        """
+        finished, kept = [run for run in self._runs() if run.evaluation() is not None], self.kept(results)
+        rows = merge(self._rows(finished), kept)
+        if not rows:
+            raise FewsureError(f"{self.folder} holds no finished run of this experiment; run it without --collect")
+        written = {run_of(row) for row in rows}
+        unfinished = [
+            facts | {"update": run.metrics()[-1]["update"] if run.metrics() else 0}
+            for run in self._runs()
+            if run_of(facts := self._facts(run)) not in written
+        ]
+        try:
+            figure, text = figure_png(_figure(rows)), results_page(rows, unfinished, self.name)
+        except (KeyError, TypeError, IndexError) as error:
+            if not kept:
+                raise
+            raise FewsureError(
+                f"{results}: expected rows as this version writes them, but {error!r}; choose another --results"
+            ) from error
+        picture = page.parent / "figures" / f"{self.name}.png"
+        for path in (results, picture):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(results, json.dumps(rows, indent=1) + "\n")
+        write_atomically(picture, figure)
+        write_atomically(page, text)
+        drawn = [run for run in finished if run.experiment.training.seed == 0]
+        if drawn and all(run.has_checkpoint for run in drawn):  # records may have come from elsewhere without them
+            folders, report = [run.folder for run in drawn], self.folder / "report.html"
+            write_report(folders, report, self.device, tasks=self.tasks, seed=self.target.test_seed)
+        return rows
+
+    def _rows(self, finished: Sequence[Run]) -> list[Row]:
+        """One object per method and seed that is finished: the evaluation, with what it took."""
         beside = _nearest_means(finished[0].experiment) if finished else {}
         return [
             (run.evaluation() or {}) | self._facts(run) | beside | {"train_seconds": run.metrics()[-1]["seconds"]}
             for run in finished
         ]
 
-    def earlier(self, file: Path) -> list[dict[str, Any]]:
-        """The rows of earlier results of this experiment."""
-        return earlier_results(file, self.target, TARGETS[self.target].test_seed)
-
-    def check(self, results: Path, earlier: Sequence[dict[str, Any]], entries: Sequence[str]) -> None:
-        """Refuse a file that `write` would refuse once these entries are run, before they are."""
-        kept = {run_of(row) for row in earlier} | {run_of(self._facts(run)) for run in self._finished()}
-        self._require_nothing_lost(results, kept | {(entry, seed) for entry in entries for seed in range(self.seeds)})
-
-    def _require_nothing_lost(self, results: Path, kept: Collection[tuple[str, int]]) -> None:
-        """Refuse to write over results other than these."""
-        lost = [f"{label}, seed {seed}" for label, seed in written(results, self.target) if (label, seed) not in kept]
-        if lost:
-            raise FewsureError(
-                f"{results} has results of {'; '.join(lost)}, of which {self.folder} has no finished run: `--beside "
-                f"{results}` keeps them (with --collect, if all is run); or move the file away"
-            )
-
-    def write(self, results: Path, page: Path, earlier: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
-        """Write the list of result objects, the Markdown page with its figure, and the report of the first seeds.
-
-        Earlier results are written up too, where there is no finished run of the same entry and seed here.
-        """
-        rows = with_earlier(self.rows(), earlier)
-        if not rows:
-            raise FewsureError(f"{self.folder} holds no finished run of this experiment; run it without --collect")
-        finished = {run_of(row) for row in rows}
-        self._require_nothing_lost(results, finished)  # others may have written to it since it was looked at
-        unfinished = [
-            facts | {"update": run.metrics()[-1]["update"] if run.metrics() else 0}
-            for run in self._runs()
-            if run_of(facts := self._facts(run)) not in finished
-        ]
-        try:
-            figure = figure_png(_methods_figure(rows))
-            text = results_page(rows, unfinished, self.target)
-        except (KeyError, TypeError, IndexError) as error:
-            if not earlier:
-                raise
-            raise FewsureError(f"expected earlier results as this version writes them, but {error!r}") from error
-        picture = page.parent / "figures" / f"{self.target}.png"
-        for path in (results, picture):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(results, json.dumps(rows, indent=1) + "\n")
-        write_atomically(picture, figure)
-        write_atomically(page, text)
-        drawn = [run for run in self._finished() if run.experiment.training.seed == 0]
-        if drawn and all(run.has_checkpoint for run in drawn):  # records may have come from elsewhere without them
-            folders = [run.folder for run in drawn]
-            write_report(
-                folders, self.folder / "report.html", self.device, tasks=self.tasks, seed=self._seed, quiet=self.quiet
-            )
-        return rows
-
-    def _trials(self, entry: str) -> list[dict[str, Any]]:
-        """What each trial of an entry found on validation tasks."""
-        target, trials = TARGETS[self.target], []
-        listed, today = read_trials(target.listed)[entry], target.trials(entry)
-        for file in sorted((self.folder / entry).glob(f"trial-*/{VALIDATION}")):
-            run, number = Run.open(file.parent), int(file.parent.name.removeprefix("trial-"))
-            if number >= len(today):
-                raise FewsureError(f"{file.parent} is none of the {len(today)} trials of {entry}; move the folder away")
-            options, scores = _options(run.experiment, listed[number], today[number]), self._validate(run)
-            trials.append({"trial": number, "options": options} | {key: scores[key] for key in SCORED if key in scores})
-        return trials
-
     def _runs(self) -> list[Run]:
         return [Run.open(file.parent) for file in sorted(self.folder.glob("*/seed-*/config.json"))]
 
-    def _finished(self) -> list[Run]:
-        return [run for run in self._runs() if run.evaluation() is not None]
-
-    def _facts(self, run: Run) -> dict[str, Any]:
+    def _facts(self, run: Run) -> Row:
         """What a row says of a run beside its scores."""
-        target, training, data = TARGETS[self.target], run.experiment.training, run.experiment.data
-        entry = run.folder.parent.name
-        if entry not in target.entries:
-            known = ", ".join(target.entries)
-            raise FewsureError(f"{run.folder} is of no entry of {self.target} ({known}); move the folder away")
-        planned = target.trials(entry)[0].training.updates
-        facts = {
-            "target": self.target,
+        training, data, algorithm = run.experiment.training, run.experiment.data, run.experiment.algorithm
+        method = run.folder.parent.name
+        if method not in self.target.methods:
+            known = ", ".join(self.target.methods)
+            raise FewsureError(f"{run.folder} is of no method of {self.name} ({known}); move the folder away")
+        planned = self.target.trials(method)[0].training.updates
+        return {
+            "target": self.name,
             "algorithm": run.experiment.algorithm_name,
-            "label": entry,
+            "label": method,
             "train_seed": training.seed,
             "updates": training.updates,
             "budget": float(f"{training.updates / planned:.6g}"),
             "preset": run.experiment.preset,
             "train_on_validation": data.train_on_validation,
+            **({"components": algorithm.components} if isinstance(algorithm, Simpa) else {}),
+            "trials": self._trials(method),
         }
-        if isinstance(run.experiment.algorithm, Simpa):
-            facts["components"] = run.experiment.algorithm.components
-        return facts | {"trials": self._trials(entry)}
 
-    @property
-    def _seed(self) -> int:
-        return TARGETS[self.target].test_seed
-
-    def _train(self, folder: Path, experiment: Experiment, share: float, seed: int, trial: Path | None = None) -> Run:
-        """A trained run; where a trial of the same options was trained as long, with the same seed, a copy of it."""
-        updates = max(1, round(experiment.training.updates * share * self.budget))
-        training = dataclasses.replace(experiment.training, updates=updates, seed=seed)
-        experiment = dataclasses.replace(experiment, training=training)
-        if trial is not None and not folder.exists() and _is_of(Run.open(trial), experiment):
-            _copy_run(trial, folder)
-        run = start_run(folder, experiment, resume=True)
-        train_run(run, self.device, quiet=self.quiet)
-        return run
-
-    def _validate(self, run: Run) -> dict[str, Any]:
-        file = run.folder / VALIDATION
-        if not file.is_file():
-            experiment, meta = calibrated(run, self.device, quiet=self.quiet), run.load(self.device).meta
-            summary, _ = evaluate(experiment, meta, tasks=VALIDATION_TASKS, seed=0, stream="validation")
-            write_atomically(file, json.dumps(summary, indent=1) + "\n")
-        try:
-            found: dict[str, Any] = from_json(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise FewsureError(f"{file}: expected JSON, but {error}; delete the file, and it is made again") from None
-        return found
+    def _trials(self, method: str) -> list[Row]:
+        """What each trial of a method found on validation tasks."""
+        trials = []
+        listed, today = read_trials(self.target.listed)[method], self.target.trials(method)
+        for file in sorted((self.folder / method).glob(f"trial-*/{VALIDATION}")):
+            run, number = Run.open(file.parent), int(file.parent.name.removeprefix("trial-"))
+            if number >= len(today):
+                raise FewsureError(f"{file.parent} is none of the {len(today)} trials of {method}; move it away")
+            options, scores = _options(run.experiment, listed[number], today[number]), self._validate(run)
+            trials.append({"trial": number, "options": options} | {key: scores[key] for key in SCORED if key in scores})
+        return trials
 
 
-def _nearest_means(experiment: Experiment) -> dict[str, Any]:
+def _nearest_means(experiment: Experiment) -> Row:
     """On features: what the nearest class mean reaches on test tasks, alone and, if the head is, with sets centred."""
     data = experiment.data
     try:
@@ -278,10 +274,10 @@ def _nearest_means(experiment: Experiment) -> dict[str, Any]:
     return found | {"nearest_mean_centred": reached(centred=True)} if experiment.network.centred else found
 
 
-def _options(tried: Experiment, listed: Mapping[str, Collection[str]], today: Experiment) -> dict[str, Any]:
+def _options(tried: Experiment, listed: Mapping[str, Collection[str]], today: Experiment) -> dict[str, Row]:
     """The options of a trial that its list names, and those that are others than it would have today."""
     there, asked = tried.record(), today.record()
-    options: dict[str, dict[str, Any]] = {}
+    options: dict[str, Row] = {}
     for group in GROUPS:
         learned = [field.name for field in dataclasses.fields(getattr(tried, group)) if is_learned(field)]
         free = ("updates", "seed", *WITHOUT_EFFECT, *learned)
@@ -289,11 +285,6 @@ def _options(tried: Experiment, listed: Mapping[str, Collection[str]], today: Ex
             if name in listed.get(group, ()) or (value != asked[group].get(name) and name not in free):
                 options.setdefault(group, {})[name] = value
     return options
-
-
-def _is_of(run: Run, experiment: Experiment) -> bool:
-    """Whether a run is trained, and of this experiment."""
-    return run.has_checkpoint and run.experiment == dataclasses.replace(experiment, data=experiment.data.prepared())
 
 
 def _copy_run(trial: Path, folder: Path) -> None:
@@ -304,16 +295,7 @@ def _copy_run(trial: Path, folder: Path) -> None:
         copied.replace(folder)
 
 
-@contextmanager
-def _divergence_reported(folder: Path) -> Iterator[Path]:
-    """Let an experiment go on past a run that diverges, which the page lists as unfinished."""
-    try:
-        yield folder
-    except Diverged as error:
-        print(f"{folder}: {error}", file=sys.stderr)
-
-
-def _methods_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
+def _figure(rows: Sequence[Row]) -> Figure:
     """The first seed of each method beside the paper's figures."""
     first = list({row["label"]: row for row in sorted(rows, key=lambda row: -row["train_seed"])}.values())
     first.sort(key=lambda row: str(row["label"]))

@@ -6,7 +6,6 @@ file of `trials/` lists.
 
 import dataclasses
 import tomllib
-from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
@@ -33,8 +32,8 @@ class Target:
     """Of the final evaluation's tasks. A new round of results has its own: the last have been looked at."""
 
     @property
-    def entries(self) -> list[str]:
-        """The methods."""
+    def methods(self) -> list[str]:
+        """Those that solve its kind of task."""
         return list(read_trials(self.listed))
 
     def trials(self, method: str) -> list[Experiment]:
@@ -59,41 +58,32 @@ def changed(base: Experiment, options: dict[str, dict[str, Any]], name: str | No
 
 
 def read_trials(name: str) -> dict[str, Any]:
-    """The options of each entry in a file of `trials/`."""
+    """The options of each method's trials in a file of `trials/`."""
     return tomllib.loads((resources.files("fewsure.reproduce") / "trials" / name).read_text(encoding="utf-8"))
 
 
-def _shots(data: str) -> tuple[Target, Target]:
-    """1-shot and 5-shot on photographs."""
-    presets = ("recommended", "recommended-5-shot")
-    one, five = (
-        Target(data, "photographs.toml", preset, test_seed=seed) for preset, seed in zip(presets, (5, 4), strict=True)
-    )
-    return one, five
+def _shots(data: str, listed: str, seeds: tuple[int, int], **options: Any) -> dict[str, Target]:
+    """1-shot and 5-shot, with the seeds of their test tasks."""
+    presets = {"1shot": "recommended", "5shot": "recommended-5-shot"}
+    return {
+        shot: Target(data, listed.format(shot=shot), preset, test_seed=seed, **options)
+        for (shot, preset), seed in zip(presets.items(), seeds, strict=True)
+    }
 
 
-def _feature_shots(data: str, folder: str | None = None, test_seeds: Sequence[int] = (1, 3)) -> tuple[Target, Target]:
-    """1-shot and 5-shot on features, where trainings are short enough to be tried in full."""
-    one, five = (
-        Target(data, f"features{shot}.toml", f"recommended{shot}", folder, trial_share=1.0, test_seed=seed)
-        for shot, seed in zip(("", "-5-shot"), test_seeds, strict=True)
-    )
-    return one, five
-
-
-TARGETS: dict[str, Target] = {
+_LEO: dict[str, Any] = {"listed": "features-{shot}.toml", "seeds": (1, 3), "trial_share": 1.0}
+_PAIRS = {
+    "cifar-fs": _shots("cifar-fs", "photographs.toml", (5, 4)),
+    "mini-imagenet": _shots("mini-imagenet", "photographs.toml", (5, 4)),
+    "tiered-imagenet": _shots("tiered-imagenet-leo", **_LEO),
+    "mini-imagenet-features": _shots("mini-imagenet-leo", **_LEO),
+    "features-cifar-fs": _shots("features", **_LEO | {"seeds": (5, 5)}, folder="features/cifar-fs"),
+}
+SEVERAL = {name: tuple(f"{name}-{shot}" for shot in pair) for name, pair in _PAIRS.items()}
+"""Name on the command line → the names of the experiments that it stands for."""
+TARGETS = {
     "regression": Target("sine-line", "sine-line.toml"),
     "omniglot": Target("omniglot", "omniglot.toml", joins_validation=True, trial_share=1.0, test_seed=7),
+    **{f"{name}-{shot}": target for name, pair in _PAIRS.items() for shot, target in pair.items()},
 }
 """Name on the command line → the experiment."""
-SEVERAL: dict[str, tuple[str, ...]] = {}
-"""Name on the command line → the names of the experiments that it stands for."""
-for _name, _both in {
-    "cifar-fs": _shots("cifar-fs"),
-    "mini-imagenet": _shots("mini-imagenet"),
-    "tiered-imagenet": _feature_shots("tiered-imagenet-leo"),
-    "mini-imagenet-features": _feature_shots("mini-imagenet-leo"),
-    "features-cifar-fs": _feature_shots("features", "features/cifar-fs", test_seeds=(5, 5)),
-}.items():
-    SEVERAL[_name] = (f"{_name}-1shot", f"{_name}-5shot")
-    TARGETS |= dict(zip(SEVERAL[_name], _both, strict=True))
