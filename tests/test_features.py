@@ -57,7 +57,7 @@ def pools() -> dict[Split, Pool]:
 @pytest.fixture(scope="module")
 def made(pools: dict[Split, Pool], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made") / "features"
-    make_features(folder, "textures", pools, TINY, CPU, quiet=True)
+    make_features(folder, "textures", pools, TINY, CPU)
     return folder
 
 
@@ -189,8 +189,8 @@ def test_a_narrow_network_learns_eight_classes(name: str, pools: dict[Split, Poo
 def test_the_first_update_is_nesterov_sgd_with_weight_decay(pools: dict[Split, Pool]) -> None:
     """From rest, v = g + λ·w and w ← w − lr·(g' + μ·v) with g' = v: a step of lr·(1 + μ)·(g + λ·w)."""
     training = Training(pools["train"], Recipe(width=0.05, batch=32, lr=0.2, weight_decay=0.01), CPU)
-    head = training.classifier.head.bias
-    weight = training.classifier.head.weight
+    head = training.classifier[1].bias
+    weight = training.classifier[1].weight
     old = weight.detach().clone(), head.detach().clone()
     training.step()
     assert weight.grad is not None
@@ -202,7 +202,7 @@ def test_the_first_update_is_nesterov_sgd_with_weight_decay(pools: dict[Split, P
 def test_another_seed_is_another_network(pools: dict[Split, Pool], made: Path, tmp_path: Path) -> None:
     for seed in (0, 1):
         recipe = Recipe(width=0.05, epochs=2, batch=32, held_out=0.1, seed=seed)
-        make_features(tmp_path / str(seed), "textures", pools, recipe, CPU, quiet=True)
+        make_features(tmp_path / str(seed), "textures", pools, recipe, CPU)
     weights = [contents(folder, "network.safetensors") for folder in (made, tmp_path / "0", tmp_path / "1")]
     assert weights[0] == weights[1] != weights[2]
 
@@ -292,13 +292,13 @@ def test_validation_and_test_images_leave_the_weights_as_they_are(
         "validation": textures(7, 21, 5, "new"),
         "test": textures(9, 22, 6, "other"),
     }
-    make_features(tmp_path / "other", "textures", other, TINY, CPU, quiet=True)
+    make_features(tmp_path / "other", "textures", other, TINY, CPU)
     kept = ("network.safetensors", "train.npz")
     assert contents(tmp_path / "other", *kept) == contents(made, *kept)
     images = pools["train"].examples.clone()
     images[hold_out(pools["train"], TINY.held_out, TINY.seed)[0][0]] ^= 255
     other["train"] = pools["train"]._replace(examples=images)
-    make_features(tmp_path / "changed", "textures", other, TINY, CPU, quiet=True)
+    make_features(tmp_path / "changed", "textures", other, TINY, CPU)
     assert contents(tmp_path / "changed", *kept[:1]) != contents(made, *kept[:1])
 
 
@@ -325,12 +325,12 @@ def test_a_stopped_training_resumes_bit_for_bit(
     with monkeypatch.context() as patch:
         interrupt(patch, update, lambda: signal.raise_signal(signal.SIGTERM))
         with pytest.raises(Stopped, match="holds a checkpoint") as stopped:
-            make_features(out, "textures", pools, TINY, CPU, quiet=True)
+            make_features(out, "textures", pools, TINY, CPU)
     assert stopped.value.exit_code == 128 + signal.SIGTERM
     assert not out.exists()
     with pytest.raises(FewsureError, match="already holds features or their making; add --resume"):
-        make_features(out, "textures", pools, TINY, CPU, quiet=True)
-    make_features(out, "textures", pools, TINY, CPU, resume=True, quiet=True)
+        make_features(out, "textures", pools, TINY, CPU)
+    make_features(out, "textures", pools, TINY, CPU, resume=True)
     same = ("network.safetensors", *(f"{split}.npz" for split in SPLITS))
     assert contents(out, *same) == contents(made, *same)
     losses = [
@@ -363,9 +363,9 @@ def test_a_killed_process_leaves_no_output_and_resumes_bit_for_bit(
         else:
             patch.setattr(Path, "replace", lambda path, to: kill() if path.is_dir() else path.rename(to))
         with pytest.raises(Killed):
-            make_features(out, "textures", pools, TINY, CPU, quiet=True)
+            make_features(out, "textures", pools, TINY, CPU)
     assert not out.exists()
-    make_features(out, "textures", pools, TINY, CPU, resume=True, quiet=True)
+    make_features(out, "textures", pools, TINY, CPU, resume=True)
     same = ("network.safetensors", *(f"{split}.npz" for split in SPLITS))
     assert contents(out, *same) == contents(made, *same)
     assert not work_folder(out).exists()
@@ -373,17 +373,15 @@ def test_a_killed_process_leaves_no_output_and_resumes_bit_for_bit(
 
 def test_finished_features_are_left_as_they_are(made: Path, pools: dict[Split, Pool]) -> None:
     before = contents(made)
-    record = make_features(made, "textures", pools, TINY, CPU, resume=True, quiet=True)
+    record = make_features(made, "textures", pools, TINY, CPU, resume=True)
     assert record == json.loads(before["features.json"])
     with pytest.raises(FewsureError, match="already holds features"):
-        make_features(made, "textures", pools, TINY, CPU, quiet=True)
+        make_features(made, "textures", pools, TINY, CPU)
     with pytest.raises(FewsureError, match=r"`epochs` is 2 in .*, but got 3"):
-        make_features(
-            made, "textures", pools, Recipe(width=0.05, epochs=3, batch=32, held_out=0.1), CPU, resume=True, quiet=True
-        )
+        make_features(made, "textures", pools, Recipe(width=0.05, epochs=3, batch=32, held_out=0.1), CPU, resume=True)
     changed = pools | {"test": pools["test"]._replace(checksum="another")}
     with pytest.raises(FewsureError, match="`checksums` is"):
-        make_features(made, "textures", changed, TINY, CPU, resume=True, quiet=True)
+        make_features(made, "textures", changed, TINY, CPU, resume=True)
     assert contents(made) == before
 
 
@@ -405,13 +403,13 @@ def test_what_cannot_be_trained_leaves_nothing_behind(pools: dict[Split, Pool], 
     ]
     for given, recipe, message in cases:
         with pytest.raises(FewsureError, match=message):
-            make_features(out, "textures", given, recipe, CPU, quiet=True)
+            make_features(out, "textures", given, recipe, CPU)
         assert not list(tmp_path.iterdir())
     out.mkdir()
     (out / "notes.txt").write_text("mine")
     for resume in (False, True):
         with pytest.raises(FewsureError, match="a new or empty folder"):
-            make_features(out, "textures", pools, TINY, CPU, resume=resume, quiet=True)
+            make_features(out, "textures", pools, TINY, CPU, resume=resume)
     assert contents(out) == {"notes.txt": b"mine"}
     assert not work_folder(out).exists()
 
@@ -423,17 +421,17 @@ def test_a_damaged_checkpoint_is_refused(
     with monkeypatch.context() as patch:
         interrupt(patch, 3, lambda: signal.raise_signal(signal.SIGINT))
         with pytest.raises(Stopped):
-            make_features(out, "textures", pools, TINY, CPU, quiet=True)
+            make_features(out, "textures", pools, TINY, CPU)
     path = work_folder(out) / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(FewsureError, match=r"is damaged .* begin anew"):
-        make_features(out, "textures", pools, TINY, CPU, resume=True, quiet=True)
+        make_features(out, "textures", pools, TINY, CPU, resume=True)
     assert not out.exists()
 
 
 def test_a_diverging_training_says_so(pools: dict[Split, Pool], tmp_path: Path) -> None:
     with pytest.raises(Diverged, match="try a lower --lr"):
-        make_features(tmp_path / "x", "textures", pools, Recipe(width=0.05, epochs=9, lr=1e30), CPU, quiet=True)
+        make_features(tmp_path / "x", "textures", pools, Recipe(width=0.05, epochs=9, lr=1e30), CPU)
     assert not (tmp_path / "x").exists()
 
 
@@ -449,7 +447,7 @@ def test_unit_images_are_between_0_and_1() -> None:
 @pytest.fixture
 def stored(pools: dict[Split, Pool], monkeypatch: pytest.MonkeyPatch) -> None:
     """The command finds the textures under the name of a data set."""
-    monkeypatch.setattr("fewsure.cli.features.load", lambda data_set, split, quiet: pools[split])
+    monkeypatch.setattr("fewsure.cli.features.load", lambda data_set, split: pools[split])
 
 
 @pytest.mark.usefixtures("stored")
@@ -482,7 +480,6 @@ def test_the_command_makes_features_and_resumes_with_the_options_it_was_started_
         ("--epochs 0", "expected `epochs` to be at least 1"),
         ("--batch 1", "expected `batch` to be at least 2 images"),
         ("--held-out 1", "expected `held_out` to be a share in [0, 1)"),
-        ("--label-smoothing 1", "expected `label_smoothing` to be a share in [0, 1)"),
         ("--padding 20", "expected `padding` to be less than the image's 16 pixels"),
         ("--device abacus", "'abacus' cannot be used here"),
         ("--epoch 3", "did you mean --epochs?"),

@@ -86,8 +86,8 @@ def test_names_in_a_zip_file_that_are_no_names_are_refused(readers: dict[str, Re
     [
         ("run: data.json", b'{"format": 1, "seed": 0, "streams": [["train"]], "splits": {}}'),
         ("run: data.json", b'{"format": 1, "seed": 0, "streams": [], "splits": {"train": {"ids": [{}]}}}'),
-        ("features.json", b'{"format": 1, "recipe": null}'),
-        ("feature network", b'{"format": 1, "recipe": null, "shape": [1, 28, 28]}'),
+        ("features.json", b'{"format": 2, "recipe": null}'),
+        ("feature network", b'{"format": 2, "recipe": null, "shape": [1, 28, 28]}'),
         ("list of images", b"filename,label\na.png,\xff\n"),
         ("list of images", b"filename,label\na.png," + b"x" * 200_000),
         ("list of classes", b"split,wnid,superclass\n\xff"),

@@ -42,6 +42,7 @@ from fewsure.data.io.table_files import read_blocks
 from fewsure.data.sets import cifar_fs, mini_imagenet, tiny_tiered
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
+from fewsure.features import workflow
 from fewsure.features.classifier import Recipe, build_network
 from fewsure.features.workflow import load_network, recorded_recipe
 from fewsure.learner import load
@@ -419,7 +420,9 @@ def all_readers(place: Path) -> dict[str, Reader]:
         verify([copy / "archive.zip"], copy)
 
     smallest = Recipe(width=0.01)
-    recipe = json.dumps({"format": 1, "recipe": to_record(smallest), "data": "omniglot", "shape": [1, 28, 28]}).encode()
+    recipe = json.dumps(
+        {"format": workflow.FORMAT, "recipe": to_record(smallest), "data": "omniglot", "shape": [1, 28, 28]}
+    ).encode()
     weights = save({name: torch.zeros(value.shape) for name, value in build_network(smallest, 1).state_dict().items()})
     features_folder = place / "features"
     features_folder.mkdir()
@@ -468,9 +471,9 @@ def small_run(folder: Path) -> Run:
     training = Training(updates=2, tasks=2)
     experiment = Experiment(Maml(inner_steps=1), SineLine(query=3), MlpOptions((2,)), training, "none")
     run = start_run(folder, experiment, resume=False)
-    train_run(run, CPU, quiet=True, keep_best=2)
-    evaluate_run(run, CPU, tasks=4, seed=0, quiet=True)
-    certify_run(run, CPU, Request(tasks=4), quiet=True)
+    train_run(run, CPU, keep_best=2)
+    evaluate_run(run, CPU, tasks=4, seed=0)
+    certify_run(run, CPU, Request(tasks=4))
     return run
 
 

@@ -5,7 +5,7 @@ afterwards. The folder can then be trained on with `--data features`.
 
 examples:
   fewsure features --data cifar-fs --out features/cifar-fs
-  fewsure features --data tiny-tiered --network wrn-28-10 --jitter 0.4 --out features/tiny-tiered
+  fewsure features --data cifar-fs --network wrn-28-10 --jitter 0.4 --out features/wrn
   fewsure features --data cifar-fs --out features/cifar-fs --resume
 """
 

@@ -1,10 +1,10 @@
 """The plain classifier that a feature network is trained as: one linear layer on its features, all training classes."""
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +38,6 @@ class Recipe:
     """Learning rate at the start."""
     weight_decay: float = 5e-4
     """Of all weights."""
-    label_smoothing: float = 0.0
-    """Probability that is spread over all classes in the target."""
     padding: int | None = None
     """Pixels by which a crop is shifted at most; `none` for an eighth of the image's side."""
     flip: bool = True
@@ -58,47 +56,15 @@ class Recipe:
         require(self.batch >= 2, "batch", "at least 2 images", self.batch)
         require(0 < self.lr < math.inf, "lr", "a number above 0", self.lr)
         require(0 <= self.weight_decay < math.inf, "weight_decay", "a number of at least 0", self.weight_decay)
-        require(0 <= self.label_smoothing < 1, "label_smoothing", "a share in [0, 1)", self.label_smoothing)
         require(self.padding is None or self.padding >= 0, "padding", "at least 0 pixels", self.padding)
         require(0 <= self.jitter <= 1, "jitter", "a share in [0, 1]", self.jitter)
         require(0 <= self.held_out < 1, "held_out", "a share in [0, 1)", self.held_out)
 
 
-class FeatureNetwork(nn.Module):
-    """Images in [0, 1] (N, C, H, W) → features (N, D): each channel is standardised, then the residual network runs."""
-
-    mean: Tensor
-    """(C,) of the training images."""
-    std: Tensor
-
-    def __init__(self, body: ResidualNetwork, channels: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(channels))
-        self.register_buffer("std", torch.ones(channels))
-        self.body = body
-
-    def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.body((images - self.mean[:, None, None]) / self.std[:, None, None])
-        return features
-
-
-class Classifier(nn.Module):
-    """Images in [0, 1] (N, C, H, W) → logits (N, K) of the training classes."""
-
-    def __init__(self, network: FeatureNetwork, classes: int) -> None:
-        super().__init__()
-        self.network = network
-        self.head = nn.Linear(network.body.outputs, classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.network(images))
-        return logits
-
-
-def build_network(recipe: Recipe, channels: int) -> FeatureNetwork:
+def build_network(recipe: Recipe, channels: int) -> ResidualNetwork:
     """The recipe's network, without memory for its weights yet."""
     with torch.device("meta"):
-        return FeatureNetwork(NETWORKS[recipe.network](channels, recipe.width), channels)
+        return NETWORKS[recipe.network](channels, recipe.width)
 
 
 class Means(NamedTuple):
@@ -136,13 +102,14 @@ class Training:
         self._images = pool.examples.to(device)
         self._labels = torch.repeat_interleave(pool.counts).to(device)
 
-        network = build_network(recipe, channels)
+        self.network = build_network(recipe, channels)
         with torch.device("meta"):
-            classifier = Classifier(network, len(pool.classes))
-        classifier.to_empty(device="cpu")
+            head = nn.Linear(self.network.outputs, len(pool.classes))
+        classifier = nn.Sequential(self.network, head).to_empty(device="cpu")
         initialise(classifier, streams.generator(recipe.seed, "init"))
-        network.mean, network.std = channel_statistics(self._images, rows)
+        self.network.mean, self.network.std = channel_statistics(self._images, rows)
         self.classifier = classifier.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        """Images in [0, 1] (N, C, H, W) → logits (N, K) of the training classes."""
         self._optimiser = torch.optim.SGD(
             self.classifier.parameters(), recipe.lr, MOMENTUM, weight_decay=recipe.weight_decay, nesterov=True
         )
@@ -173,10 +140,10 @@ class Training:
             self.update, self.updates, peak=recipe.lr, schedule="cosine"
         )
         self._optimiser.zero_grad()
-        with repeatable(self._device, exact=False):
-            with reduced_precision(self._device):
+        with arithmetic(self._device, exact=False):
+            with autocast(self._device):
                 logits = self.classifier(images).float()
-                loss = functional.cross_entropy(logits, labels, label_smoothing=recipe.label_smoothing)
+                loss = functional.cross_entropy(logits, labels)
             loss.backward()  # type: ignore[no-untyped-call]
         self._optimiser.step()
         right = (logits.detach().argmax(1) == labels).double().mean()
@@ -194,7 +161,7 @@ class Training:
             return None
         self.classifier.eval()
         right = torch.zeros((), dtype=torch.long, device=self._device)
-        with torch.inference_mode(), repeatable(self._device, exact=False), reduced_precision(self._device):
+        with torch.inference_mode(), arithmetic(self._device, exact=False), autocast(self._device):
             for rows in torch.split(self._held_out, EVALUATION_BATCH):
                 right += (self.classifier(unit(self._images[rows])).argmax(1) == self._labels[rows]).sum()
         return int(right) / self.held_out_images
@@ -255,20 +222,23 @@ def channel_statistics(images: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     return mean.float(), variance.sqrt().clamp(min=1 / 255).float()  # a constant channel is not blown up
 
 
-def reduced_precision(device: torch.device) -> AbstractContextManager[object]:
+@contextmanager
+def arithmetic(device: torch.device, *, exact: bool) -> Iterator[None]:
+    """On a GPU, convolutions that give the same bits each time; unless `exact`, of inputs rounded to TF32."""
+    if device.type != "cuda":
+        yield
+        return
+    flags: Any = torch.backends.cudnn.flags
+    with flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=not exact):
+        yield
+
+
+def autocast(device: torch.device) -> torch.autocast:
     """Convolutions and products in bfloat16 where a GPU has it; float32 elsewhere."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision(device) == "bfloat16")
 
 
 def precision(device: torch.device) -> str:
-    """What a training on a device computes in: `bfloat16` or `float32`."""
+    """The arithmetic of a training on a device: `bfloat16` or `float32`."""
     fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     return "bfloat16" if fast else "float32"
-
-
-def repeatable(device: torch.device, *, exact: bool) -> AbstractContextManager[object]:
-    """On a GPU, convolutions that give the same bits each time; with `exact` their products are not cut to TF32."""
-    if device.type != "cuda":
-        return nullcontext()
-    flags = cast(Callable[..., AbstractContextManager[object]], torch.backends.cudnn.flags)
-    return flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=not exact)

@@ -12,7 +12,8 @@ from fewsure.data.augmentation import unit
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool
 from fewsure.evaluation.metrics.summary import mean_over_tasks
-from fewsure.features.classifier import EVALUATION_BATCH, FeatureNetwork, repeatable
+from fewsure.features.classifier import EVALUATION_BATCH, arithmetic
+from fewsure.features.residual import ResidualNetwork
 
 WAY, QUERY = 5, 15
 """Classes of a task, and query images of each, where a pool has as many."""
@@ -21,7 +22,7 @@ BLOCK = 100
 
 
 def extract(
-    network: FeatureNetwork,
+    network: ResidualNetwork,
     images: Tensor,
     *,
     batch: int = EVALUATION_BATCH,
@@ -33,8 +34,8 @@ def extract(
     """
     network.eval()
     device = network.mean.device
-    features = torch.empty(len(images), network.body.outputs)
-    with torch.inference_mode(), repeatable(device, exact=True):
+    features = torch.empty(len(images), network.outputs)
+    with torch.inference_mode(), arithmetic(device, exact=True):
         for start in range(0, len(images), batch):
             part = slice(start, start + batch)
             features[part] = network(unit(images[part].to(device))).cpu()

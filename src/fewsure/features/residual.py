@@ -3,6 +3,7 @@
 They are ordinary modules with batch norm, trained once. What is meta-learned later is a small network on top of them.
 """
 
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -14,18 +15,26 @@ LEAK = 0.1
 
 
 class ResidualNetwork(nn.Module):
-    """Images (N, C, H, W) → features (N, `outputs`), the average of the last feature maps over all positions."""
+    """Images in [0, 1] (N, C, H, W) → features (N, `outputs`).
+
+    Each channel is standardised; the features are the average of the last feature maps over all positions.
+    """
 
     SMALLEST: ClassVar[int]
     """Pixels on the shorter side of an image, at least."""
+    mean: Tensor
+    """(C,) of the training images."""
+    std: Tensor
 
-    def __init__(self, layers: nn.Module, outputs: int) -> None:
+    def __init__(self, channels: int, layers: nn.Module, outputs: int) -> None:
         super().__init__()
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("std", torch.ones(channels))
         self.layers = layers
         self.outputs = outputs
 
     def forward(self, images: Tensor) -> Tensor:
-        maps: Tensor = self.layers(images)
+        maps: Tensor = self.layers((images - self.mean[:, None, None]) / self.std[:, None, None])
         return maps.mean((2, 3))
 
 
@@ -43,9 +52,8 @@ class ResNet12(ResidualNetwork):
     FILTERS = (64, 160, 320, 640)
 
     def __init__(self, channels: int, width: float = 1.0) -> None:
-        filters = [scaled(count, width) for count in self.FILTERS]
-        pairs = zip([channels, *filters], filters, strict=False)
-        super().__init__(nn.Sequential(*(PoolingBlock(*pair) for pair in pairs)), filters[-1])
+        filters = [channels, *(scaled(count, width) for count in self.FILTERS)]
+        super().__init__(channels, nn.Sequential(*(PoolingBlock(*pair) for pair in pairwise(filters))), filters[-1])
 
 
 class PoolingBlock(nn.Module):
@@ -84,13 +92,13 @@ class WideResNet(ResidualNetwork):
     BLOCKS = 4
 
     def __init__(self, channels: int, width: float = 1.0) -> None:
-        filters = [scaled(count, width) for count in self.FILTERS]
+        filters = [self.STEM, *(scaled(count, width) for count in self.FILTERS)]
         blocks: list[nn.Module] = []
-        for group, (inputs, outputs) in enumerate(zip([self.STEM, *filters], filters, strict=False)):
+        for group, (inputs, outputs) in enumerate(pairwise(filters)):
             blocks.append(PreActivationBlock(inputs, outputs, stride=2 if group else 1))
             blocks += [PreActivationBlock(outputs, outputs) for _ in range(self.BLOCKS - 1)]
         last = [nn.BatchNorm2d(filters[-1]), nn.ReLU(inplace=True)]
-        super().__init__(nn.Sequential(convolution(channels, self.STEM), *blocks, *last), filters[-1])
+        super().__init__(channels, nn.Sequential(convolution(channels, self.STEM), *blocks, *last), filters[-1])
 
 
 class PreActivationBlock(nn.Module):

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fewsure.core.config import checked, from_json, from_record, to_record
+from fewsure.core.config import checked, from_json, read_record, to_record
 from fewsure.core.devices import device_name
 from fewsure.core.files import write_atomically
 from fewsure.core.progress import ProgressLine
@@ -31,37 +31,32 @@ from fewsure.core.signals import Stopped, StopSignal
 from fewsure.data.io.feature_files import load_features, write_features
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.errors import Diverged, FewsureError, require
-from fewsure.features.classifier import FeatureNetwork, Recipe, Training, build_network, precision
+from fewsure.features.classifier import Recipe, Training, build_network, precision
 from fewsure.features.extract import extract, nearest_mean_accuracy
+from fewsure.features.residual import ResidualNetwork
 from fewsure.version import __version__
 
-FORMAT = 1
+FORMAT = 2
+RECORD, CHECKPOINT, METRICS, NETWORK = "features.json", "checkpoint.safetensors", "metrics.jsonl", "network.safetensors"
 LOOK_EVERY = 50
 """Updates between two looks at the loss, each of which waits for the device."""
 CHECKPOINT_EVERY = 60.0
-"""Seconds between two checkpoints. What is learned does not depend on it."""
+"""Seconds between two checkpoints. The result does not depend on it."""
 SHOTS = (1, 5)
 TASKS = 1000
 """Validation tasks behind the nearest-mean accuracies."""
 
 
 def make_features(
-    out: Path,
-    data: str,
-    pools: Mapping[Split, Pool],
-    recipe: Recipe,
-    device: torch.device,
-    *,
-    resume: bool = False,
-    quiet: bool = False,
+    out: Path, data: str, pools: Mapping[Split, Pool], recipe: Recipe, device: torch.device, *, resume: bool = False
 ) -> dict[str, Any]:
-    """Train on the training classes alone, and store the features of all splits in `out`; what features.json says.
+    """Train on the training classes alone, and store the features of all splits in `out`; the content of features.json.
 
     `data` is the name of the data set whose splits are `pools`. With `resume`, an interrupted call goes on where it
     stopped, and a finished one is left as it is.
     """
     _check_pools(data, pools)
-    config = {
+    asked = {
         "format": FORMAT,
         "version": __version__,
         "data": data,
@@ -69,29 +64,28 @@ def make_features(
         "checksums": {split: pools[split].checksum for split in SPLITS},
         "recipe": to_record(recipe),
     }
-    work, there = work_folder(out), check_out(out, resume=resume)
+    there = check_out(out, resume=resume)
     if there is not None:
-        _check_same(out, there, config)
-        if (out / "features.json").exists():
-            return there
-    if not (work / "features.json").exists():
+        _check_same(out, there, asked)
+    work = work_folder(out)
+    if not _is_finished(there):
         training = Training(pools["train"], recipe, device)  # what cannot be trained leaves nothing behind
         if there is None:
             work.mkdir(parents=True, exist_ok=True)
-            write_atomically(work / "config.json", json.dumps(config, indent=1) + "\n")
-        seconds = _train(training, work, device, quiet=quiet)
-        _finish(training, work, pools, config, device, seconds, quiet=quiet)
-    for name in ("config.json", "checkpoint.safetensors"):
-        (work / name).unlink(missing_ok=True)
-    work.replace(out.resolve())
-    return _read(out / "features.json")
+            _write_record(work, asked)
+        seconds = _train(training, work, device)
+        _extract(training, work, pools, asked, device, seconds)
+    if work.exists():
+        (work / CHECKPOINT).unlink(missing_ok=True)
+        work.replace(out.resolve())
+    return _read(out / RECORD)
 
 
 def check_out(out: Path, *, resume: bool) -> dict[str, Any] | None:
-    """What is recorded of the features in `out`, finished or interrupted; refuses a folder that cannot be worked in."""
+    """The record of the features in `out`, finished or interrupted; refuses a folder that cannot be worked in."""
     there = _recorded(out)
     if there is not None and not resume:
-        place = out if (out / "features.json").exists() else work_folder(out)
+        place = out if (out / RECORD).exists() else work_folder(out)
         raise FewsureError(f"{place} already holds features or their making; add --resume, or choose another --out")
     for folder in (out, work_folder(out)) if there is None else ():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -111,10 +105,9 @@ def recorded_recipe(out: Path) -> Recipe | None:
     return None if record is None else _recipe(record, out)
 
 
-def load_network(folder: Path, device: torch.device | str = "cpu") -> FeatureNetwork:
+def load_network(folder: Path, device: torch.device | str = "cpu") -> ResidualNetwork:
     """The trained network of a folder of features, in evaluation mode; it takes images in [0, 1]."""
-    record = _read(folder / "features.json")
-    path = folder / "network.safetensors"
+    record, path = _read(folder / RECORD), folder / NETWORK
     recipe = _recipe(record, folder)
     channels, *_ = checked(tuple[int, int, int], record.get("shape"), f"{folder}: shape")
     require(channels >= 1, f"{folder}: channels", "at least 1", channels)
@@ -134,16 +127,14 @@ def command_line(data: str, recipe: Recipe) -> str:
     """
     words = ["fewsure", "features", "--data", data]
     for field in fields(recipe):
-        value, flag = getattr(recipe, field.name), field.name.replace("_", "-")
+        value, name = getattr(recipe, field.name), field.name.replace("_", "-")
         if value != field.default:
-            words += (
-                [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
-            )
+            words += [f"--no-{name}"] if value is False else [f"--{name}", str(value)]
     return shlex.join(words)
 
 
 def describe(record: dict[str, Any], out: Path) -> str:
-    """What features.json says, for a person."""
+    """The content of features.json, for a person."""
     held, images = record["held_out"], sum(record["images"].values())
     lines = [
         f"{record['features']} features of {images:,} images in {out}, after {record['seconds']:.0f} s on "
@@ -187,49 +178,43 @@ def _check_same(out: Path, there: dict[str, Any], asked: dict[str, Any]) -> None
             )
 
 
-def _train(training: Training, folder: Path, device: torch.device, *, quiet: bool) -> float:
+def _train(training: Training, folder: Path, device: torch.device) -> float:
     """Train to the end, from the last checkpoint if there is one; the seconds, with those before an interruption."""
     lines = _resume(training, folder)
-    saved = looked = time.perf_counter()
+    saved = time.perf_counter()
     began = saved - (lines[-1]["seconds"] if lines else 0.0)
-    last_look = training.update
     stopping = False
-    with ProgressLine("training the classifier", quiet=quiet) as line, StopSignal() as stop:
+    with ProgressLine("training the classifier") as line, StopSignal() as stop:
         while training.update < training.updates and not stopping:
             training.step()
             stopping = stop()
             epoch_ends = training.update % training.updates_per_epoch == 0
-            checkpoint = stopping or training.update == training.updates or _since(saved) >= CHECKPOINT_EVERY
+            late = _since(saved) >= CHECKPOINT_EVERY
+            checkpoint = stopping or late or training.update == training.updates
             if not (epoch_ends or checkpoint or training.update % LOOK_EVERY == 0):
                 continue
             means = training.means()
-            rate = training.images_per_update * (training.update - last_look) / max(_since(looked), 1e-9)
             if not math.isfinite(means.loss):
                 raise Diverged(
                     f"training diverged before update {training.update}: the loss is not finite; remove {folder} and "
                     "try a lower --lr"
                 )
-            shown = f"loss {means.loss:.3f}  accuracy {means.accuracy:.3f}  {rate:,.0f} images/s"
+            shown = f"loss {means.loss:.3f}  accuracy {means.accuracy:.3f}"
             line.show(training.update, training.updates, shown)
             if epoch_ends or checkpoint:
-                lines.append(
-                    {
-                        "update": training.update,
-                        "epoch": training.update / training.updates_per_epoch,
-                        "device": device_name(device),
-                        "seconds": round(_since(began), 3),
-                        "images_per_second": round(rate, 1),
-                        "loss": means.loss,
-                        "accuracy": means.accuracy,
-                    }
-                )
-            if epoch_ends:
-                lines[-1]["held_out_accuracy"] = training.held_out_accuracy()
+                entry = {
+                    "update": training.update,
+                    "epoch": training.update / training.updates_per_epoch,
+                    "device": device_name(device),
+                    "seconds": round(_since(began), 3),
+                    "loss": means.loss,
+                    "accuracy": means.accuracy,
+                }
+                lines.append(entry | ({"held_out_accuracy": training.held_out_accuracy()} if epoch_ends else {}))
             if checkpoint:
-                write_atomically(folder / "metrics.jsonl", "".join(json.dumps(entry) + "\n" for entry in lines))
-                write_atomically(folder / "checkpoint.safetensors", _bytes(training.tensors()))
+                write_atomically(folder / METRICS, "".join(json.dumps(entry) + "\n" for entry in lines))
+                write_atomically(folder / CHECKPOINT, _to_bytes(training.tensors()))
                 saved = time.perf_counter()
-            looked, last_look = time.perf_counter(), training.update
     if training.update < training.updates:
         raise Stopped(folder, stop.received)
     return _since(began)
@@ -237,90 +222,80 @@ def _train(training: Training, folder: Path, device: torch.device, *, quiet: boo
 
 def _resume(training: Training, folder: Path) -> list[dict[str, Any]]:
     """Load the checkpoint, if there is one; the logged lines up to it."""
-    path = folder / "checkpoint.safetensors"
+    path = folder / CHECKPOINT
     if not path.is_file():
         return []
     try:
         training.load(load_file(path))
-        text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-        lines = [from_json(line) for line in text.splitlines()]
+        lines = [from_json(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
         return [line for line in lines if line["update"] <= training.update]
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise FewsureError(
-            f"{path} or its metrics.jsonl is damaged ({error}); remove {folder} and begin anew"
-        ) from error
+        raise FewsureError(f"{path} or {METRICS} is damaged ({error}); remove {folder} and begin anew") from error
 
 
-def _finish(
+def _extract(
     training: Training,
     folder: Path,
     pools: Mapping[Split, Pool],
-    config: dict[str, Any],
+    asked: dict[str, Any],
     device: torch.device,
     seconds: float,
-    *,
-    quiet: bool,
 ) -> None:
     """Write features, weights and, last of all, the record that says that everything is there."""
     began = time.perf_counter() - seconds
-    network = training.classifier.network
-    total, before = sum(len(pools[split].examples) for split in SPLITS), 0
-    with ProgressLine("extracting features", quiet=quiet) as line:
+    network = training.network
+    images = {split: len(pools[split].examples) for split in SPLITS}
+    done_before = 0
+    with ProgressLine("extracting features") as line:
 
         def show(done: int) -> None:
-            line.show(before + done, total, "images")
+            line.show(done_before + done, sum(images.values()), "images")
 
         for split in SPLITS:
             write_features(folder, split, extract(network, pools[split].examples, progress=show), pools[split])
-            before += len(pools[split].examples)
-    write_atomically(folder / "network.safetensors", _bytes(network.state_dict()))
+            done_before += images[split]
+    write_atomically(folder / NETWORK, _to_bytes(network.state_dict()))
     validation = load_features(folder, "validation")
-    record = config | {
-        "command": command_line(config["data"], training.recipe),
+    results = {
+        "command": command_line(asked["data"], training.recipe),
         "device": device_name(device),
         "precision": precision(device),
         "seconds": round(_since(began), 1),
-        "features": network.body.outputs,
+        "features": network.outputs,
         "weights": sum(weight.numel() for weight in network.parameters()),
         "classes": {split: len(pools[split].classes) for split in SPLITS},
-        "images": {split: len(pools[split].examples) for split in SPLITS},
+        "images": images,
         "held_out": {"images": training.held_out_images, "accuracy": training.held_out_accuracy()},
         "nearest_mean": [nearest_mean_accuracy(validation, shot=shot, tasks=TASKS) for shot in SHOTS],
     }
-    write_atomically(folder / "features.json", json.dumps(record, indent=1) + "\n")
+    _write_record(folder, asked | results)
+
+
+def _write_record(folder: Path, record: dict[str, Any]) -> None:
+    write_atomically(folder / RECORD, json.dumps(record, indent=1) + "\n")
+
+
+def _is_finished(record: dict[str, Any] | None) -> bool:
+    """Whether a record says more than what was asked for."""
+    return record is not None and "features" in record
 
 
 def _recorded(out: Path) -> dict[str, Any] | None:
-    """What is known of the features in `out`: finished ones, or those that are being made."""
-    work = work_folder(out)
-    places = (out / "features.json", work / "features.json", work / "config.json")
+    """The record of the features in `out`: finished ones, or those that are being made."""
+    places = (out / RECORD, work_folder(out) / RECORD)
     return next((_read(path) for path in places if path.is_file()), None)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        record: dict[str, Any] = dict(from_json(path.read_text(encoding="utf-8")))
-        written = record["format"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise FewsureError(
-            f"{path} cannot be read ({error}); make the features anew with `fewsure features`"
-        ) from error
-    if written != FORMAT:
-        raise FewsureError(
-            f"{path} has format {written!r} (version {record.get('version')}), but this version reads {FORMAT}; "
-            "make the features anew with `fewsure features`"
-        )
-    return record
+    return read_record(path, FORMAT, "make the features anew with `fewsure features`")
 
 
 def _recipe(record: dict[str, Any], source: Path) -> Recipe:
-    recipe = record.get("recipe")
-    if not isinstance(recipe, dict):
-        raise FewsureError(f"{source}: expected `recipe` to be an object, but got {recipe!r}; make the features anew")
-    return from_record(Recipe, recipe, source=str(source))
+    recipe: Recipe = checked(Recipe, record.get("recipe"), f"{source}: recipe")
+    return recipe
 
 
-def _bytes(tensors: Mapping[str, Tensor]) -> bytes:
+def _to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     return save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
 
 
