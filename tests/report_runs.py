@@ -64,4 +64,4 @@ def image_run(
 
 
 def report(runs: list[Run], out: Path, tasks: int = TASKS) -> Written:
-    return write_report([run.folder for run in runs], out, CPU, tasks=tasks, seed=0, quiet=True)
+    return write_report([run.folder for run in runs], out, CPU, tasks=tasks, seed=0)

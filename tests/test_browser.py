@@ -85,7 +85,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         regression_run(folder / "a-run-with-quite-a-long-name-<i>", TINY_MAML, updates=8),
         regression_run(folder / "platipus", Platipus(inner_steps=1), updates=8),
     ]
-    certify_run(runs[0], CPU, Request(tasks=40, bound_samples=4), quiet=True)
+    certify_run(runs[0], CPU, Request(tasks=40, bound_samples=4))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEWSURE_CACHE", str(folder / "cache"))
         runs.append(image_run(folder / "photos-protonet", write_photos(folder / "photos")))

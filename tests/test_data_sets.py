@@ -59,7 +59,7 @@ def assert_pool_is_sound(pool: Pool) -> None:
     ],
 )
 def test_real_data_sets(name: str, classes: tuple, each: int, groups: tuple, real_data: Path) -> None:
-    pools = [load(DATA_SETS[name], split, quiet=True) for split in SPLITS]
+    pools = [load(DATA_SETS[name], split) for split in SPLITS]
     for pool in pools:
         assert_pool_is_sound(pool)
         assert set(pool.counts.tolist()) == {each}
@@ -74,7 +74,7 @@ def test_real_data_sets(name: str, classes: tuple, each: int, groups: tuple, rea
 
 
 def test_omniglot_is_ink_on_nothing(real_data: Path) -> None:
-    pool = load(DATA_SETS["omniglot"], "test", quiet=True)
+    pool = load(DATA_SETS["omniglot"], "test")
     assert pool.classes[0] == "Angelic/character01"
     assert pool.groups[0] == "Angelic"
     with zipfile.ZipFile(real_data / "omniglot" / "images_evaluation.zip") as archive:
@@ -88,11 +88,9 @@ def test_omniglot_is_ink_on_nothing(real_data: Path) -> None:
 
 
 def test_the_alphabets_of_omniglot_s_background_are_train_and_validation(real_data: Path) -> None:
-    alphabets = [
-        group for split in ("train", "validation") for group in load(DATA_SETS["omniglot"], split, quiet=True).groups
-    ]
+    alphabets = [group for split in ("train", "validation") for group in load(DATA_SETS["omniglot"], split).groups]
     assert len(alphabets) == 964
-    held_out = set(load(DATA_SETS["omniglot"], "validation", quiet=True).groups)
+    held_out = set(load(DATA_SETS["omniglot"], "validation").groups)
     assert held_out == set(sorted(set(alphabets))[5::6])
 
 
@@ -103,7 +101,7 @@ def test_the_table_of_cifar_fs_is_the_published_one(real_data: Path) -> None:
 
 
 def test_cifar_fs_is_pixel_for_pixel_what_the_files_hold(real_data: Path) -> None:
-    pool = load(DATA_SETS["cifar-fs"], "test", quiet=True)
+    pool = load(DATA_SETS["cifar-fs"], "test")
     with zipfile.ZipFile(real_data / "cifar-fs" / "test.zip") as archive:
         first, last = min(archive.namelist()), max(archive.namelist())
         for row, name in ((0, first), (-1, last)):
@@ -142,11 +140,11 @@ def test_cifar_fs_from_the_official_archive_is_the_same_pool(own_data: Path, tmp
                     "data": np.stack([image.transpose(2, 0, 1).reshape(-1) for image in pixels]),
                 },
             )
-    of_folders = [load(DATA_SETS["cifar-fs"], split, quiet=True) for split in SPLITS]
+    of_folders = [load(DATA_SETS["cifar-fs"], split) for split in SPLITS]
     shutil.rmtree(own_data / "cifar-fs")
     (own_data / "cifar-fs").mkdir()
     (tmp_path / "cifar.tar.gz").rename(own_data / "cifar-fs" / "cifar-100-python.tar.gz")
-    of_archive = [load(DATA_SETS["cifar-fs"], split, quiet=True) for split in SPLITS]
+    of_archive = [load(DATA_SETS["cifar-fs"], split) for split in SPLITS]
     with tarfile.open(own_data / "cifar-fs" / "cifar-100-python.tar.gz") as archive:
         for member in (member for member in archive if member.isfile()):  # the first Python 3.11 had no `filter` yet
             content = archive.extractfile(member)
@@ -155,7 +153,7 @@ def test_cifar_fs_from_the_official_archive_is_the_same_pool(own_data: Path, tmp
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(content.read())
     (own_data / "cifar-fs" / "cifar-100-python.tar.gz").unlink()
-    of_unpacked = [load(DATA_SETS["cifar-fs"], split, quiet=True) for split in SPLITS]
+    of_unpacked = [load(DATA_SETS["cifar-fs"], split) for split in SPLITS]
     assert of_archive[0].classes == ("apple", "bus")
     assert of_archive[0].groups == ("fruit_and_vegetables", "vehicles_1")
     for pools in zip(of_folders, of_archive, of_unpacked, strict=True):
@@ -168,7 +166,7 @@ def test_mini_imagenet_s_pickles(dump: Any, own_data: Path) -> None:
     pixels = np.stack([random_image(seed, 84) for seed in range(7)])
     content = {"image_data": pixels, "class_dict": {"n02": [0, 1, 4], "n01": [2, 3, 5, 6]}}
     write_tree(own_data / "mini-imagenet", {"mini-imagenet-cache-val.pkl": dump(content)})
-    pool = load(DATA_SETS["mini-imagenet"], "validation", quiet=True)
+    pool = load(DATA_SETS["mini-imagenet"], "validation")
     assert_pool_is_sound(pool)
     assert (pool.classes, pool.counts.tolist()) == (("n01", "n02"), [4, 3])
     expected = pixels[[2, 3, 5, 6, 0, 1, 4]].transpose(0, 3, 1, 2)
@@ -187,14 +185,14 @@ def test_mini_imagenet_s_images_with_the_real_split(own_data: Path) -> None:
     write_zip(folder / "images.zip", {f"images/{name}": image_bytes(image) for name, image in pixels.items()})
     lines = [f"{row['filename']},{row['label']}" for row in rows]
     (folder / "test.csv").write_text("\n".join(["filename,label", *lines]))
-    pool = load(DATA_SETS["mini-imagenet"], "test", quiet=True)
+    pool = load(DATA_SETS["mini-imagenet"], "test")
     assert_pool_is_sound(pool)
     assert len(pool.classes) == 20
     first = pixels[min(pixels)]
     np.testing.assert_array_equal(pool.examples[0], np.broadcast_to(first, (3, 84, 84)))  # grey became RGB
     (folder / "test.csv").write_text("filename,label\nmissing.jpg,n01\n")
     with pytest.raises(FewsureError, match=r"expected missing\.jpg, which .*test\.csv names"):
-        load(DATA_SETS["mini-imagenet"], "test", quiet=True)
+        load(DATA_SETS["mini-imagenet"], "test")
 
 
 @pytest.mark.parametrize("dump", [python2_pickle, pickle.dumps])
@@ -208,7 +206,7 @@ def test_tiered_imagenet_s_pickles(dump: Any, own_data: Path) -> None:
         "label_general_str": ["bird", "machine"],
     }
     write_tree(own_data / "tiered-imagenet", {"train_images_png.pkl": dump(encoded), "train_labels.pkl": dump(labels)})
-    pool = load(DATA_SETS["tiered-imagenet"], "train", quiet=True)
+    pool = load(DATA_SETS["tiered-imagenet"], "train")
     assert_pool_is_sound(pool)
     assert pool.classes == ("crane (1)", "crane (2)", "robin")  # two classes of one name stay two
     assert pool.groups == ("bird", "machine", "bird")
@@ -228,7 +226,7 @@ def test_leo_s_features(zipped: bool, dump: Any, own_data: Path) -> None:
         write_zip(folder / "embeddings.zip", {"embeddings/miniImageNet/center/test_embeddings.pkl": content})
     else:
         write_tree(folder, {"test_embeddings.pkl": content})
-    pool = load(DATA_SETS["mini-imagenet-leo"], "test", quiet=True)
+    pool = load(DATA_SETS["mini-imagenet-leo"], "test")
     assert_pool_is_sound(pool)
     assert pool.classes == ("n01", "n02")
     assert pool.examples.dtype == torch.float32
@@ -297,7 +295,7 @@ class Evil:
 def test_a_pickle_in_another_layout_is_one_line(name: str, files: dict, message: str, own_data: Path) -> None:
     write_tree(own_data / name, {file: pickle.dumps(content) for file, content in files.items()})
     with pytest.raises(FewsureError, match=message) as error:
-        load(DATA_SETS[name], "train", quiet=True)
+        load(DATA_SETS[name], "train")
     assert str(own_data) in str(error.value)
     assert_no_half_written_cache()
 
@@ -332,7 +330,7 @@ def test_only_what_is_asked_for_is_decoded_and_only_once(own_data: Path, capsys:
 @pytest.mark.parametrize("damage", ["shorter", "changed", "no index", "other format", "a file", "not JSON"])
 def test_a_damaged_cache_is_made_again(damage: str, own_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small_omniglot(own_data)
-    before = load(DATA_SETS["omniglot"], "train", quiet=True)
+    before = load(DATA_SETS["omniglot"], "train")
     (place,) = (cache_root() / "omniglot").iterdir()
     array, index = place / "examples.npy", place / "index.json"
     content = array.read_bytes()
@@ -357,9 +355,9 @@ def test_a_damaged_cache_is_made_again(damage: str, own_data: Path, capsys: pyte
 
 def test_a_changed_source_is_decoded_anew_and_the_old_cache_goes(own_data: Path) -> None:
     source = small_omniglot(own_data)
-    before = load(DATA_SETS["omniglot"], "train", quiet=True)
+    before = load(DATA_SETS["omniglot"], "train")
     write_zip(source, {f"A/c/{n}.png": image_bytes(random_image(n, 105, grey=True)) for n in range(3)})
-    after = load(DATA_SETS["omniglot"], "train", quiet=True)
+    after = load(DATA_SETS["omniglot"], "train")
     assert after.classes == ("A/c",)
     assert after.checksum != before.checksum
     assert len(list((cache_root() / "omniglot").iterdir())) == 1
@@ -371,7 +369,7 @@ def test_what_a_killed_process_left_is_cleared_after_a_day(own_data: Path) -> No
     for folder in (left, fresh):
         folder.mkdir(parents=True)
     os.utime(left, times=(0, 0))
-    load(DATA_SETS["omniglot"], "train", quiet=True)
+    load(DATA_SETS["omniglot"], "train")
     assert not left.exists()
     assert fresh.exists()
 
@@ -380,12 +378,12 @@ def test_processes_that_race_all_succeed(own_data: Path) -> None:
     small_omniglot(own_data)
     code = (
         "from fewsure.data.io.cache import load\nfrom fewsure.data.sets.registry import DATA_SETS\n"
-        "print(load(DATA_SETS['omniglot'], 'train', quiet=True).checksum)"
+        "print(load(DATA_SETS['omniglot'], 'train').checksum)"
     )
     racers = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     checksums = {racer.communicate()[0].strip() for racer in racers}
     assert [racer.returncode for racer in racers] == [0, 0, 0]
-    assert checksums == {load(DATA_SETS["omniglot"], "train", quiet=True).checksum}
+    assert checksums == {load(DATA_SETS["omniglot"], "train").checksum}
     assert len(list((cache_root() / "omniglot").iterdir())) == 1
 
 
@@ -430,7 +428,7 @@ def absent(path: Path) -> None:
 def test_what_cannot_be_read_is_one_line_and_leaves_no_cache(damage: Any, message: str, own_data: Path) -> None:
     damage(small_omniglot(own_data))
     with pytest.raises(FewsureError, match=message):
-        load(DATA_SETS["omniglot"], "train", quiet=True)
+        load(DATA_SETS["omniglot"], "train")
     assert_no_half_written_cache()
 
 
@@ -461,10 +459,10 @@ def test_tiny_tiered_refuses_a_class_of_another_split(own_data: Path) -> None:
     write_tree(folder / "train" / "n01", {"1.JPEG": image_bytes(random_image(0, 64), "JPEG")})
     (folder / "classes.csv").write_text("split,wnid,superclass,name\nval,n01,n00,thing\n")
     with pytest.raises(FewsureError, match=r"class of train that .*classes\.csv lists, but got n01"):
-        load(DATA_SETS["tiny-tiered"], "train", quiet=True)
+        load(DATA_SETS["tiny-tiered"], "train")
     (folder / "classes.csv").write_text("split,wnid\ntrain,n01\n")
     with pytest.raises(FewsureError, match="'superclass' is missing"):
-        load(DATA_SETS["tiny-tiered"], "train", quiet=True)
+        load(DATA_SETS["tiny-tiered"], "train")
 
 
 def test_features_are_stored_and_read_back(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from threading import Thread
 
 import pytest
 
+from fewsure.core.progress import silenced
 from fewsure.data.io.download import download
 from fewsure.errors import FewsureError
 
@@ -79,7 +80,8 @@ def test_a_file_is_fetched_and_compared(server: Server, tmp_path: Path, capsys: 
     assert target.read_bytes() == CONTENT
     assert files(target.parent) == ["file.zip"]
     assert "1,280/1,280" in capsys.readouterr().err
-    download(server.url, tmp_path / "unpublished.zip", None, quiet=True)
+    with silenced():
+        download(server.url, tmp_path / "unpublished.zip", None)
     assert capsys.readouterr().err == ""
 
 
@@ -88,9 +90,9 @@ def test_an_interrupted_transfer_is_resumed(with_ranges: bool, server: Server, t
     server.with_ranges, server.cut_after = with_ranges, 700_000
     target = tmp_path / "file.zip"
     with pytest.raises(FewsureError, match=r"after 700,000 of 1,280,000 bytes.*; run the command again to go on"):
-        download(server.url, target, CHECKSUM, quiet=True)
+        download(server.url, target, CHECKSUM)
     assert files(tmp_path) == ["file.zip.partial"]
-    download(server.url, target, CHECKSUM, quiet=True)
+    download(server.url, target, CHECKSUM)
     assert target.read_bytes() == CONTENT
     assert files(tmp_path) == ["file.zip"]
     assert server.asked == [None, "bytes=700000-"]
@@ -98,19 +100,19 @@ def test_an_interrupted_transfer_is_resumed(with_ranges: bool, server: Server, t
 
 def test_a_transfer_that_had_all_of_it_is_finished(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file.zip.partial").write_bytes(CONTENT)
-    download(server.url, tmp_path / "file.zip", CHECKSUM, quiet=True)
+    download(server.url, tmp_path / "file.zip", CHECKSUM)
     assert (tmp_path / "file.zip").read_bytes() == CONTENT
 
 
 def test_a_partial_file_that_is_too_long_is_fetched_anew(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file.zip.partial").write_bytes(CONTENT + b"more")
-    download(server.url, tmp_path / "file.zip", CHECKSUM, quiet=True)
+    download(server.url, tmp_path / "file.zip", CHECKSUM)
     assert (tmp_path / "file.zip").read_bytes() == CONTENT
 
 
 def test_a_wrong_checksum_leaves_nothing(server: Server, tmp_path: Path) -> None:
     with pytest.raises(FewsureError) as error:
-        download(server.url, tmp_path / "file.zip", f"md5:{'0' * 32}", quiet=True)
+        download(server.url, tmp_path / "file.zip", f"md5:{'0' * 32}")
     for part in (server.url, "0" * 32, hashlib.md5(CONTENT).hexdigest()):
         assert part in str(error.value)
     assert files(tmp_path) == []
@@ -119,14 +121,14 @@ def test_a_wrong_checksum_leaves_nothing(server: Server, tmp_path: Path) -> None
 def test_a_partial_file_of_something_else_is_not_kept(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file.zip.partial").write_bytes(b"something else")
     with pytest.raises(FewsureError, match="published sha256"):
-        download(server.url, tmp_path / "file.zip", CHECKSUM, quiet=True)
-    download(server.url, tmp_path / "file.zip", CHECKSUM, quiet=True)
+        download(server.url, tmp_path / "file.zip", CHECKSUM)
+    download(server.url, tmp_path / "file.zip", CHECKSUM)
     assert (tmp_path / "file.zip").read_bytes() == CONTENT
 
 
 def test_what_is_not_there_is_one_line(server: Server, tmp_path: Path) -> None:
     with pytest.raises(FewsureError, match=r"expected a file at .*nothing, but the server answered 404 Not Found"):
-        download(server.url.replace("file.zip", "nothing"), tmp_path / "file.zip", None, quiet=True)
+        download(server.url.replace("file.zip", "nothing"), tmp_path / "file.zip", None)
     assert files(tmp_path) == []
 
 
@@ -134,4 +136,4 @@ def test_a_server_that_is_not_there_is_one_line(server: Server, tmp_path: Path) 
     closed = Server()
     closed.server_close()
     with pytest.raises(FewsureError, match=r"cannot be fetched \(.*refused\); run the command again"):
-        download(closed.url, tmp_path / "file.zip", None, quiet=True)
+        download(closed.url, tmp_path / "file.zip", None)

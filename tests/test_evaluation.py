@@ -86,7 +86,7 @@ def initial(experiment: Experiment) -> Parts:
 
 def trained(folder: Path, experiment: Experiment) -> Run:
     run = start_run(folder, experiment, resume=False)
-    train_run(run, CPU, quiet=True)
+    train_run(run, CPU)
     return run
 
 
@@ -138,7 +138,7 @@ def test_an_interrupted_evaluation_goes_on_with_the_missing_shards(
     tmp_path: Path, small_shards: None, computed: list[int]
 ) -> None:
     whole = trained(tmp_path / "whole", sine_line())
-    summary = evaluate_run(whole, CPU, tasks=130, seed=0, quiet=True)
+    summary = evaluate_run(whole, CPU, tasks=130, seed=0)
     assert computed == [0, 1, 2, 3, 4, 5, 6]
     run = trained(tmp_path / "run", sine_line())
     killed_after(run, 130, done=100)
@@ -146,21 +146,21 @@ def test_an_interrupted_evaluation_goes_on_with_the_missing_shards(
     shards = run.evaluation_shards(summary["records"])
     assert sorted(path.name for path in shards.folder.iterdir()) == ["0000000000.safetensors", "0000000040.safetensors"]
     computed.clear()
-    resumed = evaluate_run(run, CPU, tasks=130, seed=0, quiet=True)
+    resumed = evaluate_run(run, CPU, tasks=130, seed=0)
     assert computed == [4, 5, 6]
     assert without_seconds(resumed) == without_seconds(summary)
     assert equal(run.evaluation_records(), whole.evaluation_records())
     # More tasks of the same evaluation go on, too; the last shard was not whole.
     computed.clear()
-    longer = evaluate_run(run, CPU, tasks=200, seed=0, quiet=True)
+    longer = evaluate_run(run, CPU, tasks=200, seed=0)
     assert computed == [6, 7, 8, 9]
-    assert without_seconds(longer) == without_seconds(evaluate_run(whole, CPU, tasks=200, seed=0, quiet=True))
+    assert without_seconds(longer) == without_seconds(evaluate_run(whole, CPU, tasks=200, seed=0))
 
 
 def test_an_evaluation_survives_a_kill(tmp_path: Path) -> None:
     tasks = 2 * SHARD
     whole, run = (trained(tmp_path / name, sine_line()) for name in ("whole", "run"))
-    expected = evaluate_run(whole, CPU, tasks=tasks, seed=0, quiet=True)
+    expected = evaluate_run(whole, CPU, tasks=tasks, seed=0)
     command = [sys.executable, "-m", "fewsure", "evaluate", str(run.folder), "--tasks", str(tasks), "--device", "cpu"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     first = run.evaluation_shards(expected["records"]).folder / "0000000000.safetensors"
@@ -182,9 +182,9 @@ def test_a_shard_that_is_not_whole_or_not_its_own_is_made_again(
     damage: str, tmp_path: Path, small_shards: None, computed: list[int]
 ) -> None:
     run = trained(tmp_path / "run", sine_line())
-    summary = evaluate_run(run, CPU, tasks=120, seed=0, quiet=True)
+    summary = evaluate_run(run, CPU, tasks=120, seed=0)
     records = run.evaluation_records()
-    other = evaluate_run(trained(tmp_path / "other", sine_line()), CPU, tasks=120, seed=5, quiet=True)
+    other = evaluate_run(trained(tmp_path / "other", sine_line()), CPU, tasks=120, seed=5)
     path = run.evaluation_shards(summary["records"]).folder / "0000000040.safetensors"
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-8])
@@ -201,7 +201,7 @@ def test_a_shard_that_is_not_whole_or_not_its_own_is_made_again(
     with pytest.raises(FewsureError, match="run `fewsure evaluate`"):
         run.evaluation_records()
     computed.clear()
-    assert without_seconds(evaluate_run(run, CPU, tasks=120, seed=0, quiet=True)) == without_seconds(summary)
+    assert without_seconds(evaluate_run(run, CPU, tasks=120, seed=0)) == without_seconds(summary)
     assert computed == [2, 3]
     assert equal(run.evaluation_records(), records)
 
@@ -226,12 +226,12 @@ def test_what_a_shard_belongs_to_depends_on_all_that_decides_its_records(monkeyp
 
 def test_another_evaluation_replaces_the_last_one_once_it_is_whole(tmp_path: Path, small_shards: None) -> None:
     run = trained(tmp_path / "run", sine_line())
-    other = evaluate_run(run, CPU, tasks=60, seed=9, quiet=True)
+    other = evaluate_run(run, CPU, tasks=60, seed=9)
     records = run.evaluation_records()
     killed_after(run, 130, done=100)
     assert run.evaluation() == other
     assert equal(run.evaluation_records(), records)
-    found = evaluate_run(run, CPU, tasks=130, seed=0, quiet=True)
+    found = evaluate_run(run, CPU, tasks=130, seed=0)
     assert [path.name for path in (run.folder / "evaluation").iterdir()] == [found["records"]]
     run.forget_evaluation()
     assert not list(run.folder.glob("evaluation*"))
@@ -239,13 +239,13 @@ def test_another_evaluation_replaces_the_last_one_once_it_is_whole(tmp_path: Pat
 
 def test_one_of_more_tasks_leaves_the_last_one_readable_until_it_is_whole(tmp_path: Path, small_shards: None) -> None:
     run = trained(tmp_path / "run", sine_line())
-    shorter = evaluate_run(run, CPU, tasks=60, seed=0, quiet=True)
+    shorter = evaluate_run(run, CPU, tasks=60, seed=0)
     records, folder = run.evaluation_records(), run.evaluation_shards(shorter["records"]).folder
     assert sorted(path.name for path in folder.iterdir()) == ["0000000000.safetensors", "0000000040-20.safetensors"]
     killed_after(run, 130, done=100)  # tasks 40 to 79 are kept by then
     assert run.evaluation() == shorter
     assert equal(run.evaluation_records(), records)
-    evaluate_run(run, CPU, tasks=130, seed=0, quiet=True)
+    evaluate_run(run, CPU, tasks=130, seed=0)
     names = sorted(path.name for path in folder.iterdir())
     assert names == [f"{name}.safetensors" for name in ("0000000000", "0000000040", "0000000080", "0000000120-10")]
     assert equal(
@@ -307,7 +307,7 @@ def two_runs(tmp_path: Path, blobs: Path, small_shards: None) -> list[Run]:
     slower = dataclasses.replace(classes(blobs), training=Training(updates=3, tasks=3))
     runs[1] = trained(tmp_path / "third", slower)
     for run in runs:
-        evaluate_run(run, CPU, tasks=110, seed=0, quiet=True)
+        evaluate_run(run, CPU, tasks=110, seed=0)
     return runs
 
 
@@ -315,14 +315,12 @@ def test_runs_are_compared_shard_by_shard_as_in_one_piece(
     two_runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (streamed,) = compare_runs(two_runs)
-    report = write_report(
-        [run.folder for run in two_runs], tmp_path / "a.html", device=CPU, tasks=2, seed=0, quiet=True
-    )
+    report = write_report([run.folder for run in two_runs], tmp_path / "a.html", device=CPU, tasks=2, seed=0)
     assert not report.problems
     for module in (fewsure.core.shards, fewsure.evaluation.evaluate):
         monkeypatch.setattr(module, "SHARD", SHARD)
     for run in two_runs:
-        evaluate_run(run, CPU, tasks=110, seed=0, quiet=True)
+        evaluate_run(run, CPU, tasks=110, seed=0)
     (whole,) = compare_runs(two_runs)
     assert whole.tests == streamed.tests
 
@@ -358,8 +356,8 @@ def test_joined_records_are_in_the_order_of_tasks() -> None:
 def test_several_processes_go_on_where_one_was(tmp_path: Path) -> None:
     tasks = SHARD + 150
     whole, run = (trained(tmp_path / name, sine_line()) for name in ("whole", "run"))
-    expected = evaluate_run(whole, CPU, tasks=tasks, seed=0, quiet=True)
-    evaluate_run(run, CPU, tasks=SHARD, seed=0, quiet=True)
+    expected = evaluate_run(whole, CPU, tasks=tasks, seed=0)
+    evaluate_run(run, CPU, tasks=SHARD, seed=0)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "fewsure"]
     command += ["evaluate", str(run.folder), "--tasks", str(tasks), "--device", "cpu", "--json"]
     printed = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, capture_output=True).stdout

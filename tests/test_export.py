@@ -45,14 +45,14 @@ def images() -> dict[str, np.ndarray]:
 
 
 def adapted_numbers(name: str) -> tuple[Adapted, np.ndarray]:
-    learner = Learner(name, numbers(), hidden=(6,), **TINY.get(name, {}), **TRAINING).train(updates=2, quiet=True)
+    learner = Learner(name, numbers(), hidden=(6,), **TINY.get(name, {}), **TRAINING).train(updates=2)
     x, y = numbers()[3]
     return learner.adapt(x[:5], y[:5]), x
 
 
 def adapted_images(name: str, norm: str = "instance") -> tuple[Adapted, np.ndarray]:
     options = {"way": 2, "shot": 2, "query": 3, "filters": 2, "norm": norm}
-    learner = Learner(name, images(), **options, **TINY.get(name, {}), **TRAINING).train(updates=1, quiet=True)
+    learner = Learner(name, images(), **options, **TINY.get(name, {}), **TRAINING).train(updates=1)
     x = np.concatenate([images()["class 0"], images()["class 1"]])
     return learner.adapt(x[[0, 1, 5, 6]], ["cat", "cat", "dog", "dog"]), x
 
@@ -99,7 +99,7 @@ def test_classes_of_images_are_the_same_in_other_programs(name: str, tmp_path: P
 def test_features_are_centred_and_scaled_in_other_programs_too(tmp_path: Path) -> None:
     folder = write_blobs(tmp_path / "blobs")
     options = {"folder": str(folder), "shot": 2, "query": 3, "way": 2, "length": 4.0, "hidden": (6,)}
-    learner = Learner("maml", "features", **options, **TRAINING).train(updates=1, quiet=True)
+    learner = Learner("maml", "features", **options, **TRAINING).train(updates=1)
     x = np.load(folder / "test.npz")["features"][:12] + np.arange(12, dtype=np.float32)[:, None]
     (tmp_path / "out").mkdir()
     assert_same(learner.adapt(x[:4], ["cat", "cat", "dog", "dog"]), x, tmp_path / "out")
@@ -130,7 +130,7 @@ def table_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "all.csv").write_text("\n".join(["group,a,b,y", *rows]) + "\n")
     (folder / "support.csv").write_text("\n".join(["group,a,b,y", *rows[:5]]) + "\n")
     data = Table(file=str(folder / "all.csv"), task_column="group", target="y", query=9)
-    Learner("maml", data, out=folder / "run", hidden=(6,), **TRAINING).train(updates=2, quiet=True)
+    Learner("maml", data, out=folder / "run", hidden=(6,), **TRAINING).train(updates=2)
     return folder
 
 

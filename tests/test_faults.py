@@ -164,8 +164,8 @@ def test_the_last_checkpoints_and_the_best_one_are_kept(tmp_path: Path) -> None:
 
 def test_a_checkpoint_can_be_evaluated_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Run.create(tmp_path / "run", EXPERIMENT)
-    train_run(run, CPU, quiet=True, checkpoint_every=4, keep_last=2, keep_best=4)
-    last = evaluate_run(run, CPU, tasks=20, seed=0, quiet=True)
+    train_run(run, CPU, checkpoint_every=4, keep_last=2, keep_best=4)
+    last = evaluate_run(run, CPU, tasks=20, seed=0)
     assert "checkpoint" not in last
     for which, update in (("best", run.load(CPU, "best").update), ("8", 8)):
         assert main(["evaluate", str(run.folder), "--tasks", "20", "--checkpoint", which, "--json"]) == 0
@@ -181,7 +181,7 @@ def test_a_checkpoint_can_be_evaluated_by_its_name(tmp_path: Path, capsys: pytes
 
 def test_the_best_checkpoint_is_the_one_with_the_lowest_loss_on_validation_tasks(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", EXPERIMENT)
-    train_run(run, CPU, quiet=True, checkpoint_every=4, keep_best=3)
+    train_run(run, CPU, checkpoint_every=4, keep_best=3)
     scores = {line["update"]: line["validation_nll"] for line in run.metrics() if "validation_nll" in line}
     assert list(scores) == [3, 6, 9, 12]
     assert run.load(CPU, "best").update == min(scores, key=lambda update: scores[update])

@@ -33,9 +33,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     training = Training(updates=2, tasks=2)
     experiment = Experiment(Maml(inner_steps=1), SineLine(query=3), MlpOptions((2,)), training, "none")
     run = start_run(tmp_path_factory.mktemp("runs") / "run", experiment, resume=False)
-    train_run(run, CPU, quiet=True)
-    evaluate_run(run, CPU, tasks=4, seed=0, quiet=True)
-    certify_run(run, CPU, Request(tasks=4), quiet=True)
+    train_run(run, CPU)
+    evaluate_run(run, CPU, tasks=4, seed=0)
+    certify_run(run, CPU, Request(tasks=4))
     return run
 
 

@@ -66,17 +66,14 @@ def classifiers() -> dict[str, Learner]:
     made = {}
     for name in ALGORITHMS:
         learner = Learner(name, data=blobs(), way=3, shot=2, query=4, **TINY.get(name, {}), **TRAINING)
-        made[name] = learner.train(updates=2, quiet=True)
+        made[name] = learner.train(updates=2)
     return made
 
 
 @pytest.fixture(scope="module")
 def regressors() -> dict[str, Learner]:
     names = [name for name in ALGORITHMS if name != "protonet"]
-    return {
-        name: Learner(name, data=line_tasks(), **TINY.get(name, {}), **TRAINING).train(updates=2, quiet=True)
-        for name in names
-    }
+    return {name: Learner(name, data=line_tasks(), **TINY.get(name, {}), **TRAINING).train(updates=2) for name in names}
 
 
 def numbers(prediction: Any) -> np.ndarray:
@@ -112,12 +109,12 @@ def test_the_first_block_of_the_documentation(tmp_path: Path, capsys: pytest.Cap
     with pytest.raises(FewsureError, match=r"given in Python.*fewsure.load\(folder, data=tasks\)"):
         learner.evaluate(tasks=20)
     again = fewsure.load(tmp_path / "mine", data=my_tasks)
-    assert again.evaluate(tasks=20, quiet=True)["mse"]["mean"] > 0
-    again.train(quiet=True)  # finished already
+    assert again.evaluate(tasks=20)["mse"]["mean"] > 0
+    again.train()  # finished already
 
 
 def test_sine_line_by_name_and_one_dimension_without_a_second_axis() -> None:
-    learner = Learner("maml", "sine-line", **TRAINING).train(updates=2, quiet=True)
+    learner = Learner("maml", "sine-line", **TRAINING).train(updates=2)
     x = np.linspace(-2, 2, 5)
     one, two = learner.adapt(x, 2 * x), learner.adapt(x[:, None], (2 * x)[:, None])
     assert np.array_equal(one.predict([0.5]).mean, two.predict([[0.5]]).mean)
@@ -290,7 +287,7 @@ def test_quantiles_invert_the_mixtures_distribution(regressors: dict[str, Learne
 def test_the_same_tasks_in_other_units_give_the_same_predictions_in_those_units() -> None:
     tasks = line_tasks()
     other = [(7 * x - 3, 1000 + 5 * y) for x, y in tasks]
-    one, two = (Learner("maml", data=data, **TRAINING).train(updates=3, quiet=True) for data in (tasks, other))
+    one, two = (Learner("maml", data=data, **TRAINING).train(updates=3) for data in (tasks, other))
     (x, y), (u, v) = tasks[0], other[0]
     expected, found = one.adapt(x[:5], y[:5]).predict(x[5:]), two.adapt(u[:5], v[:5]).predict(u[5:])
     np.testing.assert_allclose(found.mean, 1000 + 5 * expected.mean, rtol=1e-5)
@@ -298,7 +295,7 @@ def test_the_same_tasks_in_other_units_give_the_same_predictions_in_those_units(
 
 
 def test_training_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Learner("maml", data=line_tasks(), out=tmp_path / "whole", **TRAINING).train(updates=6, quiet=True)
+    whole = Learner("maml", data=line_tasks(), out=tmp_path / "whole", **TRAINING).train(updates=6)
 
     class Impatient(StopSignal):
         calls = 0
@@ -312,10 +309,10 @@ def test_training_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr("fewsure.pipeline.StopSignal", Impatient)
         with pytest.raises(KeyboardInterrupt, match=r"holds a checkpoint, and train\(\) goes on"):
-            learner.train(updates=6, quiet=True)
+            learner.train(updates=6)
     assert Run.open(tmp_path / "parts").load(torch.device("cpu")).update == 3
     fresh = Learner("maml", data=line_tasks(), out=tmp_path / "parts", **TRAINING)  # as another process would
-    fresh.train(updates=6, quiet=True)
+    fresh.train(updates=6)
     ends = [(folder / "checkpoint.safetensors").read_bytes() for folder in (whole.folder, fresh.folder)]
     assert ends[0] == ends[1]
 
@@ -323,7 +320,7 @@ def test_training_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: 
 def test_training_in_a_thread_hears_no_signals() -> None:
     learner = Learner("maml", "sine-line", **TRAINING)
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(learner.train, 2, quiet=True).result()
+        pool.submit(learner.train, 2).result()
     assert learner.adapt([0.0, 1.0], [0.0, 1.0]).predict([2.0]).mean.shape == (1,)
 
 
@@ -331,7 +328,7 @@ def test_images_are_not_transductive_unless_asked_for() -> None:
     random = np.random.default_rng(0)
     images = {k: random.integers(0, 256, (6, 1, 16, 16), dtype=np.uint8) for k in range(12)}
     options = {"way": 2, "filters": 2, "tasks": 2, "device": "cpu"}
-    learner = Learner("protonet", data=images, **options).train(updates=1, quiet=True)
+    learner = Learner("protonet", data=images, **options).train(updates=1)
     assert learner.experiment.network.norm == "instance"
     x = np.concatenate([images[0][:2], images[1][:2]])
     adapted = learner.adapt(x, ["a", "a", "b", "b"])
@@ -339,7 +336,7 @@ def test_images_are_not_transductive_unless_asked_for() -> None:
     np.testing.assert_allclose(together[:1], alone, atol=1e-5)
     as_floats = adapted.predict(images[0] / 255).probabilities
     np.testing.assert_allclose(as_floats, together, atol=1e-5)
-    batch = Learner("protonet", data=images, norm="batch", **options).train(updates=1, quiet=True)
+    batch = Learner("protonet", data=images, norm="batch", **options).train(updates=1)
     transductive = batch.adapt(x, ["a", "a", "b", "b"])
     assert transductive.model.network.transductive
     assert (
@@ -363,7 +360,7 @@ def test_a_centred_head_predicts_a_query_set_and_refuses_a_query_alone() -> None
     random = np.random.default_rng(0)
     classes = {k: random.normal(k, 1.0, (20, 4)) for k in range(12)}
     learner = Learner("maml", data=classes, way=2, tasks=2, query=4, centred=True, device="cpu")
-    adapted = learner.train(updates=1, quiet=True).adapt(np.concatenate([classes[0][:1], classes[9][:1]]), ["a", "b"])
+    adapted = learner.train(updates=1).adapt(np.concatenate([classes[0][:1], classes[9][:1]]), ["a", "b"])
     assert adapted.transductive
     query = np.concatenate([classes[0][1:6], classes[9][1:6]])
     shifted = adapted.predict(query + 100).probabilities
@@ -404,7 +401,7 @@ def test_coverage_needs_a_certified_run_and_then_gives_sets_and_intervals(
     with pytest.raises(FewsureError, match="coverage needs a certified run: run `fewsure certify "):
         adapted.predict(NUMBERS, coverage=0.9)
     request = Request(tasks=40, bound_samples=4, unit="tasks")
-    certify_run(learner._trained().run, torch.device("cpu"), request, quiet=True)
+    certify_run(learner._trained().run, torch.device("cpu"), request)
     p = adapted.predict(NUMBERS, coverage=0.9)  # adapted before, with the same draw of θ
     assert p.environment is not None
     assert p.environment.startswith("given-regression, new draws from the 4 tasks of its test split, 5-shot")
@@ -424,7 +421,7 @@ def test_coverage_needs_a_certified_run_and_then_gives_sets_and_intervals(
             adapted.predict(NUMBERS, coverage=level)
     saved = tmp_path / "task.safetensors"
     adapted.save(saved)
-    certify_run(learner._trained().run, torch.device("cpu"), dataclasses.replace(request, seed=1), quiet=True)
+    certify_run(learner._trained().run, torch.device("cpu"), dataclasses.replace(request, seed=1))
     with pytest.raises(FewsureError, match=r"other random numbers than those that .* is certified with; adapt again"):
         learner.load_adapted(saved)
     with pytest.raises(FewsureError, match="certified after this task was adapted; load it and adapt again"):
@@ -446,9 +443,9 @@ def test_tasks_given_in_python_are_certified_in_python(tmp_path: Path, capsys: p
     assert np.array_equal(again.adapt(x[:5], y[:5]).predict(NUMBERS, coverage=0.9).upper, expected.upper)
     with pytest.raises(FewsureError, match=r"given in Python.*fewsure.load\(folder, data=tasks\)"):
         again.certify()
-    assert fewsure.load(tmp_path / "run", data=tasks).certify(quiet=True)["held_out"] == found["held_out"]
+    assert fewsure.load(tmp_path / "run", data=tasks).certify()["held_out"] == found["held_out"]
     with pytest.raises(FewsureError, match=r"of 12 were tasks of training, .* a certificate needs fresh ones"):
-        fewsure.load(tmp_path / "run", data=tasks[::-1]).certify(quiet=True)
+        fewsure.load(tmp_path / "run", data=tasks[::-1]).certify()
 
 
 def test_what_is_printed_of_a_learner_and_what_it_makes_is_one_line(
@@ -472,13 +469,11 @@ def test_what_predicts_is_what_was_certified(regressors: dict[str, Learner]) -> 
     """
     cpu = torch.device("cpu")
     wide = SIMPA | {"generator_hidden": (8, 150), "precision": "bf16"}
-    rounded = Learner("simpa", data=line_tasks(), **wide, **TRAINING | {"hidden": (40, 40)}).train(
-        updates=2, quiet=True
-    )
+    rounded = Learner("simpa", data=line_tasks(), **wide, **TRAINING | {"hidden": (40, 40)}).train(updates=2)
     learners = {name: regressors[name] for name in ("simpa", "abml", "vampire", "platipus", "bmaml")}
     for name, learner in (learners | {"simpa, rounded": rounded}).items():
         run = learner._trained().run
-        certify_run(run, cpu, Request(tasks=6, bound_samples=4, unit="tasks", seed=3), quiet=True)
+        certify_run(run, cpu, Request(tasks=6, bound_samples=4, unit="tasks", seed=3))
         calibration, experiment = calibration_of(run), learner._trained().experiment
         assert calibration is not None
         fresh = environment_of(experiment, "tasks", 3, cpu).certified
@@ -503,7 +498,7 @@ def test_what_predicts_is_what_was_certified(regressors: dict[str, Learner]) -> 
 def test_an_adapted_simpa_task_is_small_in_memory_and_in_its_file(components: int, tmp_path: Path) -> None:
     options = {"latent": 8, "generator_hidden": (64, 128), "kl_samples": 4, "inner_steps": 2, "hidden": (40, 40)}
     options["components"] = components
-    learner = Learner("simpa", data=line_tasks(), tasks=2, device="cpu", **options).train(updates=1, quiet=True)
+    learner = Learner("simpa", data=line_tasks(), tasks=2, device="cpu", **options).train(updates=1)
     x, y = line_tasks()[0]
     one, two = (learner.adapt(x[:5], y[:5] + shift) for shift in (0, 1))
     last = "2.weight"
@@ -520,7 +515,7 @@ def test_an_adapted_simpa_task_is_small_in_memory_and_in_its_file(components: in
 
 def test_numbers_of_numpy_are_numbers(classifiers: dict[str, Learner], tmp_path: Path) -> None:
     learner = Learner("maml", data=line_tasks(), **TRAINING | {"tasks": np.int64(2), "shot": np.int32(4)})
-    assert learner.train(updates=np.int64(1), quiet=True).experiment.training.updates == 1  # type: ignore[arg-type]
+    assert learner.train(updates=np.int64(1)).experiment.training.updates == 1  # type: ignore[arg-type]
     assert Learner("maml", "sine-line", updates=np.int64(3)).experiment.training.updates == 3
     x, _ = support(way=2)
     adapted = classifiers["protonet"].adapt(x, [np.int64(7), np.int64(7), np.int64(5), np.int64(5)])
@@ -531,7 +526,7 @@ def test_numbers_of_numpy_are_numbers(classifiers: dict[str, Learner], tmp_path:
 def test_a_list_of_classification_tasks_with_few_examples_is_trained_on(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     tasks = [(random.normal(size=(20, 3)), ["a"] * 10 + ["b"] * 10) for _ in range(6)]
-    learner = Learner("maml", data=tasks, out=tmp_path / "run", **TRAINING).train(updates=1, quiet=True)
+    learner = Learner("maml", data=tasks, out=tmp_path / "run", **TRAINING).train(updates=1)
     assert (learner.experiment.data.way, learner.experiment.data.query) == (2, 9)  # type: ignore[attr-defined]
     assert fewsure.load(tmp_path / "run").adapt(*tasks[0]).predict(tasks[1][0]).probabilities.shape == (20, 2)
 
@@ -540,7 +535,7 @@ def test_pixels_out_of_range_are_refused_alike_in_training_and_in_adapting() -> 
     random = np.random.default_rng(0)
     images = {k: random.random((6, 1, 16, 16)) for k in range(12)}
     options = {"way": 2, "filters": 2, "tasks": 2, "device": "cpu"}
-    learner = Learner("protonet", data=images, **options).train(updates=1, quiet=True)
+    learner = Learner("protonet", data=images, **options).train(updates=1)
     x, y = np.concatenate([images[0][:2], images[1][:2]]), ["a", "a", "b", "b"]
     learner.adapt(x, y)
     for change, came in (
@@ -579,7 +574,7 @@ WRONG_DATA = {
 def test_wrong_data_is_refused_with_what_to_do(case: str) -> None:
     data, message = WRONG_DATA[case]
     with pytest.raises(FewsureError, match=message):
-        Learner("maml", data=data, **TRAINING).train(updates=1, quiet=True)
+        Learner("maml", data=data, **TRAINING).train(updates=1)
 
 
 X, Y = support()
@@ -686,15 +681,15 @@ def test_what_is_not_there_yet_is_said(tmp_path: Path) -> None:
         learner.adapt([0.0], [0.0])
     with pytest.raises(FewsureError, match=r"is not a run: it has no config.json"):
         fewsure.load(tmp_path)
-    learner.train(updates=2, quiet=True)
+    learner.train(updates=2)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thing").touch()
     with pytest.raises(FewsureError, match="expected `folder` to be new or empty"):
         learner.save(tmp_path / "full")
     with pytest.raises(FewsureError, match=r"trained with 2 updates, .* but got 9; train a new Learner"):
-        learner.train(updates=9, quiet=True)
+        learner.train(updates=9)
     with pytest.raises(FewsureError, match=r"expected `updates` to be of type int, but got 2.5"):
-        learner.train(updates=2.5, quiet=True)  # type: ignore[arg-type]
+        learner.train(updates=2.5)  # type: ignore[arg-type]
 
 
 def test_importing_fewsure_does_not_load_torch() -> None:

@@ -92,7 +92,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(table: Path, out: Path, method: Algorithm, **options: object) -> Learner:
     data = Table(file=table, task_column="group", target="y", shot=5, query=5, shares=(0.2, 0.2, 0.6))
     run = start_run(out, Experiment(method, data, MlpOptions(), Training(**options), "recommended"), resume=False)
-    train_run(run, torch.device("cpu"), quiet=True)
+    train_run(run, torch.device("cpu"))
     return load(out)
 
 
@@ -122,7 +122,7 @@ def test_a_density_of_its_own_predicts_in_closed_form(lines: Learner) -> None:
 
 
 def test_its_likelihood_is_scored_and_no_noise_is_learned(lines: Learner) -> None:
-    found = lines.evaluate(tasks=100, quiet=True)
+    found = lines.evaluate(tasks=100)
     assert "noise_std" not in found
     assert not (lines.folder / "noise.json").exists()
     assert found["ece"] < 0.1  # 36 tasks of 5 points
@@ -130,7 +130,7 @@ def test_its_likelihood_is_scored_and_no_noise_is_learned(lines: Learner) -> Non
 
 
 def test_its_intervals_are_certified_and_hold_the_truth(lines: Learner) -> None:
-    lines.certify(quiet=True)
+    lines.certify()
     x = np.linspace(-1, 1, 5)
     p = lines.adapt(x[:, None], 2 * x + 1).predict(np.linspace(-2, 2, 5)[:, None], coverage=0.8)
     mean, std = closed_form(lines, x, 2 * x + 1, np.linspace(-2, 2, 5))

@@ -42,7 +42,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_csv(folder / "train.csv", "group,a,b,y", rows, [f"g{row // 12}" for row in range(240)])
     data = Table(file=str(folder / "train.csv"), task_column="group", target="y", shot=5, query=5)
     options = {"latent": 3, "generator_hidden": (6,), "kl_samples": 4, "inner_steps": 2, "hidden": (6,)}
-    Learner("simpa", data, out=folder / "run", **options, **TINY).train(updates=3, quiet=True)
+    Learner("simpa", data, out=folder / "run", **options, **TINY).train(updates=3)
     write_csv(folder / "support.csv", "b,a,y", rows[:5][:, [1, 0, 2]])  # columns go by their names
     write_csv(folder / "query.csv", "a,b", rows[5:12, :2])
     np.save(folder / "rows.npy", rows)
@@ -58,7 +58,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = [f"kind {row // 8}" for row in range(144)]
     write_csv(folder / "train.csv", "species,u,v,w", rows, names)
     data = TableClasses(file=str(folder / "train.csv"), label="species", way=2, shot=2, query=4)
-    Learner("protonet", data, out=folder / "run", hidden=(8,), **TINY).train(updates=3, quiet=True)
+    Learner("protonet", data, out=folder / "run", hidden=(8,), **TINY).train(updates=3)
     write_csv(folder / "support.csv", "species,u,v,w", rows[[0, 1, 8, 9]], ["left", "left", "right", "right"])
     write_csv(folder / "query.csv", "u,v,w", rows[[2, 3, 10, 11, 12]])
     return folder
@@ -73,7 +73,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_tree(folder / "all", files)
         data = Images(folder=str(folder / "all"), image_size=16, way=2, query=3)
         for name in ("instance", "batch"):
-            Learner("protonet", data, out=folder / name, filters=2, norm=name, **TINY).train(updates=1, quiet=True)
+            Learner("protonet", data, out=folder / name, filters=2, norm=name, **TINY).train(updates=1)
     for k, label in enumerate(("cat", "dog")):
         write_tree(folder / "support", {f"{label}/{n}.png": files[f"class {k}/{n}.png"] for n in range(2)})
     write_tree(folder / "query", {f"{n}.png": files[f"class {n % 2}/{2 + n // 2}.png"] for n in range(4)})
@@ -171,9 +171,7 @@ def test_coverage_says_how_to_get_it_and_then_gives_intervals(
     assert f"run `fewsure certify {numbers / 'run'}` once" in error
     assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-    certify_run(
-        Run.open(numbers / "run"), torch.device("cpu"), Request(tasks=30, bound_samples=4, unit="tasks"), quiet=True
-    )
+    certify_run(Run.open(numbers / "run"), torch.device("cpu"), Request(tasks=30, bound_samples=4, unit="tasks"))
     for record in printed(predict(numbers, "--coverage", "0.9", "--json"), capsys):
         assert record["lower"] < record["mean"] < record["upper"]
     assert main(predict(numbers, "--coverage", "0.9")) == 0
@@ -188,9 +186,7 @@ def test_coverage_says_how_to_get_it_and_then_gives_intervals(
 
 
 def test_classes_have_sets_with_coverage(classes: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    certify_run(
-        Run.open(classes / "run"), torch.device("cpu"), Request(tasks=30, bound_samples=4, unit="tasks"), quiet=True
-    )
+    certify_run(Run.open(classes / "run"), torch.device("cpu"), Request(tasks=30, bound_samples=4, unit="tasks"))
     for record in printed(predict(classes, "--coverage", "0.9", "--json"), capsys):
         assert set(record["set"]) <= {"left", "right"}
     assert {line["set"] for line in printed(predict(classes, "--coverage", "0.99"), capsys)} == {"left|right"}

@@ -550,7 +550,7 @@ def test_names_are_escaped_and_runs_on_other_tasks_are_pointed_out(tmp_path: Pat
         regression_run(tmp_path / "_$1_a & b$", TINY_SIMPA, shot=3),
         regression_run(tmp_path / '" onload="x', TINY_SIMPA, shot=3),
     ]
-    evaluate_run(runs[1], CPU, tasks=TASKS + 1, seed=0, quiet=True)
+    evaluate_run(runs[1], CPU, tasks=TASKS + 1, seed=0)
     page = report(runs, tmp_path / "<b>.html").page.read_text(encoding="utf-8")
     found = Page(page)
     assert found.tags.count("script") == 1
@@ -569,7 +569,7 @@ def test_a_run_given_twice_is_shown_once_with_the_evaluation_it_has(
     written: list[Path], runs: list[Run], tmp_path: Path
 ) -> None:
     before, twice = evaluations(runs), [runs[1].folder, runs[1].folder / ".." / "maml"]
-    found = write_report(twice, tmp_path / "report.html", CPU, tasks=2 * TASKS, seed=1, quiet=True)
+    found = write_report(twice, tmp_path / "report.html", CPU, tasks=2 * TASKS, seed=1)
     page = found.page.read_text(encoding="utf-8")
     assert evaluations(runs) == before
     assert [row[0] for row in Page(page).rows[1:]] == ["MAML", "MAML + noise"]
@@ -660,7 +660,7 @@ def test_classification_has_the_papers_normalised_reliability(image_page: Path, 
 
 def test_certificates_and_coverage_are_those_of_the_json(runs: list[Run], written: list[Path], tmp_path: Path) -> None:
     run = Run.open(shutil.copytree(runs[0].folder, tmp_path / "certified"))
-    record = certify_run(run, CPU, Request(tasks=40, bound_samples=4), quiet=True)
+    record = certify_run(run, CPU, Request(tasks=40, bound_samples=4))
     found = Page(report([run], tmp_path / "report.html").page.read_text(encoding="utf-8"))
     rows = {row[0]: row[1:] for row in found.rows}
     assert numbers(rows["held-out certificate (betting)"][0]) == [round(record["held_out"]["limit"], 4)]

@@ -43,7 +43,7 @@ def trained(folder: Path, method: str = "maml", **data: Any) -> Run:
     groups: dict[str, Any] = {"data": options, "training": training, "network": {"centred": False}}
     experiment = changed(load_preset("recommended", method, "features"), groups | small, None)
     run = start_run(folder / "run", experiment, resume=False)
-    train_run(run, CPU, quiet=True)
+    train_run(run, CPU)
     return run
 
 
@@ -131,7 +131,7 @@ def test_with_an_exponent_predictions_are_those_of_a_query_set(tmp_path: Path) -
     found = json.loads((run.folder / "fitted.json").read_text())
     assert set(found) == {"softmax_temperature", "temperature_exponent"}
     assert found["temperature_exponent"] != 0
-    summary = evaluate_run(run, CPU, tasks=20, seed=0, quiet=True)
+    summary = evaluate_run(run, CPU, tasks=20, seed=0)
     assert summary["transductive"]
     assert {name: summary[name] for name in found} == found
     adapted, x = adapted_to_the_first(run)
@@ -153,7 +153,7 @@ def test_with_an_exponent_predictions_are_those_of_a_query_set(tmp_path: Path) -
 
 def test_coverage_with_an_exponent_is_for_query_sets_like_those_that_were_certified(tmp_path: Path) -> None:
     run = trained(tmp_path, "protonet", softmax_temperature=1.0, temperature_exponent=0.3)
-    certificate = certify_run(run, CPU, Request(tasks=20), quiet=True)
+    certificate = certify_run(run, CPU, Request(tasks=20))
     assert "not transductive" not in json.dumps(certificate)
     assert "transductive" in json.dumps(certificate)
     adapted, x = adapted_to_the_first(run)
@@ -176,7 +176,7 @@ def test_the_temperature_is_learned_when_training_ends_and_lowers_the_nll_of_val
     assert after["nll"]["mean"] < before["nll"]["mean"]
     assert after["accuracy"] == before["accuracy"]  # one network: its order of the classes stays
     assert (before["softmax_temperature"], after["softmax_temperature"]) == (1.0, temperature)
-    assert evaluate_run(run, CPU, tasks=20, seed=0, quiet=True)["softmax_temperature"] == temperature
+    assert evaluate_run(run, CPU, tasks=20, seed=0)["softmax_temperature"] == temperature
 
 
 def test_a_given_temperature_is_what_outputs_are_divided_by(tmp_path: Path) -> None:
@@ -236,10 +236,10 @@ def test_predictions_at_the_temperature_of_the_mixture_are_one_networks_and_samp
 ) -> None:
     run = trained(tmp_path, "simpa", softmax_temperature=None, temperature_of="mixture")
     temperature = json.loads((run.folder / "fitted.json").read_text())["softmax_temperature"]
-    summary = evaluate_run(run, CPU, tasks=20, seed=0, quiet=True)
+    summary = evaluate_run(run, CPU, tasks=20, seed=0)
     assert (summary["softmax_temperature"], summary["temperature_of"]) == (temperature, "mixture")
     assert summary["samples"] == 32
-    certify_run(run, CPU, Request(tasks=20), quiet=True)
+    certify_run(run, CPU, Request(tasks=20))
     adapted, x = adapted_to_the_first(run)
     predicted = adapted.predict(x, coverage=0.9)
     raw = adapted.outputs(torch.as_tensor(x)).double().softmax(-1)
@@ -287,7 +287,7 @@ def test_without_validation_classes_a_temperature_is_not_waited_for(tmp_path: Pa
                 start_run(tmp_path / "learned", experiment, resume=False)
             assert not (tmp_path / "learned").exists()
         else:
-            train_run(start_run(tmp_path / "given", experiment, resume=False), CPU, quiet=True)
+            train_run(start_run(tmp_path / "given", experiment, resume=False), CPU)
 
 
 def test_what_a_temperature_is_learned_from_cannot_certify(tmp_path: Path) -> None:

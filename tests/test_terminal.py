@@ -41,7 +41,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     folder = tmp_path_factory.mktemp("runs")
     runs = [regression_run(folder / "simpa", TINY_SIMPA), regression_run(folder / "[bold]maml", TINY_MAML)]
     for run in runs:
-        evaluate_run(run, CPU, tasks=20, seed=0, quiet=True)
+        evaluate_run(run, CPU, tasks=20, seed=0)
     return runs
 
 

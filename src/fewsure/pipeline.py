@@ -11,7 +11,7 @@ import torch
 
 from fewsure.certification.freshness import record_data
 from fewsure.core.distributed import any_of, is_first, rank_zero_first
-from fewsure.core.progress import ProgressLine
+from fewsure.core.progress import ProgressLine, silenced
 from fewsure.core.signals import Stopped, StopSignal
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError
@@ -86,7 +86,6 @@ def train_run(
     run: Run,
     device: torch.device,
     *,
-    quiet: bool = False,
     checkpoint_every: int = 1000,
     keep_last: int = 1,
     keep_best: int = 0,
@@ -98,10 +97,9 @@ def train_run(
     Every `keep_best` updates, if that is not 0, the run is scored on validation tasks, and its best checkpoint kept.
     """
     validation = _validation(run.experiment, keep_best, device) if keep_best else None
-    quiet = quiet or not is_first()
     with (
         event_writer(run.folder, _updates_made(run, device)) if tensorboard and is_first() else nullcontext() as log,
-        ProgressLine(f"training {run.experiment.algorithm_name}", quiet=quiet) as line,
+        ProgressLine(f"training {run.experiment.algorithm_name}") as line,
         StopSignal() as stop,
     ):
 
@@ -123,7 +121,7 @@ def train_run(
         )
     if any_of(stop()) and _updates_made(run, device) < run.experiment.training.updates:
         raise Stopped(run.folder, stop.received or signal.SIGTERM)
-    calibrated(run, device, quiet=quiet)
+    calibrated(run, device)
     lines = run.metrics()
     if not lines:
         raise FewsureError(f"{run.folder} is trained, but its metrics.jsonl is missing or damaged; train the run anew")
@@ -143,7 +141,8 @@ def _validation(experiment: Experiment, every: int, device: torch.device) -> Val
 
     def score(meta: Parts) -> float:
         try:
-            ready = calibrated_at(experiment, meta, device, tasks=VALIDATION_TASKS)
+            with silenced():
+                ready = calibrated_at(experiment, meta, device, tasks=VALIDATION_TASKS)
             summary, _ = evaluate(ready, meta, tasks=VALIDATION_TASKS, seed=1, stream="validation")
         except Diverged:
             return float("inf")
@@ -160,7 +159,6 @@ def evaluate_run(
     seed: int,
     stream: Split = "test",
     checkpoint: str = LAST,
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Evaluate a checkpoint on unseen tasks, and keep the result in the run folder.
 
@@ -169,9 +167,9 @@ def evaluate_run(
     found = run.load(device, checkpoint)
     meta = found.meta
     last = checkpoint == LAST
-    experiment = calibrated(run, device, quiet=quiet) if last else calibrated_at(run.experiment, meta, device)
+    experiment = calibrated(run, device) if last else calibrated_at(run.experiment, meta, device)
     records = identity(experiment, meta, seed=seed, stream=stream)
-    with ProgressLine(f"evaluating {run.experiment.algorithm_name}", quiet=quiet or not is_first()) as line:
+    with ProgressLine(f"evaluating {run.experiment.algorithm_name}") as line:
         summary = evaluate_in_shards(
             experiment,
             meta,

@@ -69,9 +69,9 @@ def work(folder: Path, algorithm: Algorithm, updates: int) -> None:
     experiment = Experiment(algorithm, SineLine(query=6), MlpOptions((5,)), training, "none")
     with process_group("cpu") as device:
         run = start_run(folder, experiment, resume=False)
-        train_run(run, device, quiet=True, checkpoint_every=5, keep_last=2, keep_best=10)
-        evaluate_run(run, device, tasks=EVALUATED, seed=0, quiet=True)
-        certify_run(run, device, Request(tasks=50, bound_samples=5), quiet=True)
+        train_run(run, device, checkpoint_every=5, keep_last=2, keep_best=10)
+        evaluate_run(run, device, tasks=EVALUATED, seed=0)
+        certify_run(run, device, Request(tasks=50, bound_samples=5))
 
 
 def start_ranks(folder: Path, algorithm: Algorithm, updates: int, count: int) -> None:
@@ -119,7 +119,7 @@ def killed_fork(updates: int = 200) -> dict[str, Any]:
 
         def work() -> None:
             with process_group("cpu") as device:
-                train_run(start_run(folder, experiment, resume=True), device, quiet=True, checkpoint_every=20)
+                train_run(start_run(folder, experiment, resume=True), device, checkpoint_every=20)
 
         return work
 
@@ -145,7 +145,7 @@ def diverging() -> list[int]:
 
     def work(folder: Path) -> None:
         with process_group("cpu") as device:
-            train_run(start_run(folder, experiment, resume=False), device, quiet=True, max_skipped=5)
+            train_run(start_run(folder, experiment, resume=False), device, max_skipped=5)
 
     with tempfile.TemporaryDirectory() as place:
         return wait_for(fork_ranks(2, lambda: work(Path(place) / "run")))

@@ -84,13 +84,12 @@ class Request:
         require(self.verify == 0 or self.verify >= 2, "verify", "0, or at least 2 tasks", self.verify)
 
 
-def certify_run(run: Run, device: torch.device, request: Request, *, quiet: bool = False) -> dict[str, Any]:
+def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, Any]:
     """Certify a run's checkpoint, keep what was found in the run folder, and return it as JSON values.
 
     Nothing is written unless all of it worked. Numbers that are not finite are null.
     """
     start = time.perf_counter()
-    quiet = quiet or not is_first()
     digest, experiment, checkpoint = load_predictor(run, device)
     require_fresh(run, experiment)
     unit = unit_of(experiment.data, request.unit)
@@ -99,7 +98,7 @@ def certify_run(run: Run, device: torch.device, request: Request, *, quiet: bool
 
     def records(fresh: FreshTasks, part: str, tasks: int) -> Records:
         blocks = fresh_blocks(fresh, part, tasks, request.seed, device)
-        with ProgressLine(f"certifying {experiment.algorithm_name}, {part}", quiet=quiet) as line:
+        with ProgressLine(f"certifying {experiment.algorithm_name}, {part}") as line:
             return predictor.records(blocks, lambda done: line.show(done, tasks, "tasks"))
 
     certified = environment.certified
@@ -125,7 +124,7 @@ def certify_run(run: Run, device: torch.device, request: Request, *, quiet: bool
         "loss": LOSSES[experiment.model.kind],
         "held_out": held_out(found["loss"], request.delta, request.method).record() | {"diverged": _diverged(found)},
         "conformal": sets,
-        "theorem_2": _theorem(predictor, request, quiet),
+        "theorem_2": _theorem(predictor, request),
         "samples": int(found["samples"][0]),
         "seed": request.seed,
         "version": __version__,
@@ -202,14 +201,14 @@ def _coverage(
     }
 
 
-def _theorem(predictor: CertifiedPredictor, request: Request, quiet: bool) -> dict[str, Any]:
+def _theorem(predictor: CertifiedPredictor, request: Request) -> dict[str, Any]:
     """Theorem 2 in its three forms, or why there is none."""
     experiment, samples = predictor.experiment, request.bound_samples
     reason = no_bound(experiment)
     if reason is not None:
         return {"reason": reason}
     try:
-        with ProgressLine(f"certifying {experiment.algorithm_name}, theorem 2", quiet=quiet) as line:
+        with ProgressLine(f"certifying {experiment.algorithm_name}, theorem 2") as line:
             bounds, critic = theorem_of(
                 experiment,
                 predictor.meta,

@@ -97,7 +97,7 @@ def main(arguments: list[str]) -> None:
     record = _earlier(options.results, facts) | facts | {"matrix_rate": matrix_rate(device)}
     spent = record["seconds"]
     work = _work(replace(options, kinds=kinds), device, record["matrix_rate"])
-    with ProgressLine("timing", quiet=options.json) as line:
+    with ProgressLine("timing") as line:
         for number, (section, name, measure) in enumerate(work):
             line.show(number, len(work), name)
             _put(record[section], measure(), SECTIONS[section])

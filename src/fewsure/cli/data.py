@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
         result, text = list_data(), list_text
     elif action == "get":
         options = get = parse("data get", GetOptions, rest, __doc__)
-        result, text = get_data(get.name, quiet=get.json), get_text
+        result, text = get_data(get.name), get_text
     else:
         options = check = parse("data check", CheckOptions, rest, __doc__)
         result, text = _check(check), check_text
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
 
 def _check(options: CheckOptions) -> dict[str, Any]:
     if not is_own(options.name):
-        return check_data(options.name, quiet=options.json)
+        return check_data(options.name)
     path = Path(options.name).expanduser()
     if path.is_file():
         return check_table(path, options)
@@ -69,4 +69,4 @@ def _check(options: CheckOptions) -> dict[str, Any]:
         if getattr(options, role.name):
             option = f"--{role.name.replace('_', '-')}"
             raise FewsureError(f"expected {option} with a table, but {path} is a folder of images; leave it out")
-    return check_images(path, quiet=options.json)
+    return check_images(path)

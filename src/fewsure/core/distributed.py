@@ -23,6 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.utils import _pytree as pytree
 
 from fewsure.core.devices import find_device
+from fewsure.core.progress import silenced
 from fewsure.errors import FewsureError
 
 PATIENCE = timedelta(minutes=30)
@@ -70,7 +71,8 @@ def process_group(device_name: str) -> Iterator[torch.device]:
         own = PrefixStore(f"fewsure-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         dist.init_process_group(backend, store=own, rank=number, world_size=count, timeout=PATIENCE)
         _Hosts.group = dist.new_group(backend="gloo", timeout=PATIENCE)
-    yield device
+    with silenced(not is_first()):
+        yield device
     with _reachable():  # after an error the others may be gone, and there is nobody to take leave of
         dist.barrier(_Hosts.group)
         dist.destroy_process_group()

@@ -29,23 +29,23 @@ def silenced(quiet: bool = True) -> Iterator[None]:
 class ProgressLine:
     """`with ProgressLine("training") as line: line.show(done, total, "loss 1.23")`."""
 
-    def __init__(self, title: str, *, quiet: bool = False) -> None:
+    def __init__(self, title: str) -> None:
         self._title = title
-        self._quiet = quiet or _silent.get()
-        self._console = Console(stderr=True)
-        self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
+        self._quiet = _silent.get()
+        console = Console(stderr=True)
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal and not self._quiet else None
         self._began = self._printed = time.monotonic()
         self._first: int | None = None
 
     def __enter__(self) -> "ProgressLine":
-        if self._live and not self._quiet:
+        if self._live:
             self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live and not self._quiet:
+        if self._live:
             self._live.stop()
 
     def show(self, done: int, total: int, text: str = "") -> None:

@@ -52,7 +52,7 @@ def list_text(result: Result) -> str:
     )
 
 
-def get_data(name: str, *, quiet: bool) -> Result:
+def get_data(name: str) -> Result:
     """Download what is missing of a data set from its official source. A file that is there is never overwritten."""
     require_known("name", name, list(DATA_SETS))
     data = DATA_SETS[name]
@@ -60,14 +60,14 @@ def get_data(name: str, *, quiet: bool) -> Result:
         return {"data": name, "folder": str(data.folder), "files": {}}
     if not data.remotes:
         raise FewsureError(f"{name} has no official download: expected {data.placement}; {data.how_to_get}")
-    files = {remote.name: _get(data.folder / remote.name, remote, quiet) for remote in data.remotes}
+    files = {remote.name: _get(data.folder / remote.name, remote) for remote in data.remotes}
     return {"data": name, "folder": str(data.folder), "files": files}
 
 
-def _get(target: Path, remote: Remote, quiet: bool) -> str:
+def _get(target: Path, remote: Remote) -> str:
     if target.exists():
         return "was there already"
-    download(remote.url, target, remote.checksum, quiet=quiet)
+    download(remote.url, target, remote.checksum)
     return "downloaded, checksum as published" if remote.checksum else "downloaded; no checksum is published for it"
 
 
@@ -86,13 +86,13 @@ def is_own(name: str) -> bool:
     return name not in DATA_SETS and (path.is_file() or (path.is_dir() and not features))
 
 
-def check_data(name: str, *, quiet: bool) -> Result:
+def check_data(name: str) -> Result:
     """Read all splits of a data set, or of a folder of features, and say what is in them."""
     if name in DATA_SETS:
         data = DATA_SETS[name]
         files = [path for split in SPLITS for path in data.found(split)]
         compared = verify(dict.fromkeys(files), data.folder)
-        pools = {split: load(data, split, quiet=quiet) for split in SPLITS}
+        pools = {split: load(data, split) for split in SPLITS}
         folder = data.folder
     elif (folder := Path(name)).is_dir():
         splits = [split for split in SPLITS if any((folder / f"{split}{kind}").exists() for kind in KINDS)]

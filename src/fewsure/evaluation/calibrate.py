@@ -14,7 +14,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from fewsure.core.distributed import any_of, is_first
+from fewsure.core.distributed import any_of
 from fewsure.core.progress import ProgressLine
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged
@@ -43,7 +43,7 @@ CANDIDATES = 9
 """Places at which a loss is looked at first, since it may be flat far from its minimum."""
 
 
-def calibrated(run: Run, device: torch.device, *, quiet: bool = False) -> Experiment:
+def calibrated(run: Run, device: torch.device) -> Experiment:
     """The run's experiment with what is to be learned: read from the run, or learned now and kept with it."""
     experiment = run.experiment
     names = uncalibrated(experiment)
@@ -51,7 +51,7 @@ def calibrated(run: Run, device: torch.device, *, quiet: bool = False) -> Experi
         return experiment
     values = run.fitted(names)
     if any_of(values is None):  # all processes must do the same
-        values = calibrate(experiment, run.load(device).meta, device, quiet=quiet)
+        values = calibrate(experiment, run.load(device).meta, device)
         run.save_fitted(values)
     return _with(experiment, values or {})
 
@@ -74,9 +74,7 @@ def needed_splits(experiment: Experiment) -> tuple[Split, ...]:
     return ("train", "validation") if uncalibrated(experiment) else ("train",)
 
 
-def calibrate(
-    experiment: Experiment, meta: Parts, device: torch.device, *, tasks: int = TASKS, quiet: bool = True
-) -> dict[str, float]:
+def calibrate(experiment: Experiment, meta: Parts, device: torch.device, *, tasks: int = TASKS) -> dict[str, float]:
     """The options that are to be learned, from validation tasks; noise is in the target's unit.
 
     What the sampled functions miss counts as noise, too.
@@ -86,7 +84,7 @@ def calibrate(
     shared = shared_noise(experiment, 0, "validation", device)
     count = max(1, min(tasks, POINTS // (data.outputs * data.query)) // BLOCK)
     blocks = (unseen_block(experiment, index, 0, "validation", device) for index in range(count))
-    with ProgressLine("learning from validation tasks", quiet=quiet or not is_first()) as line:
+    with ProgressLine("learning from validation tasks") as line:
         records = score_blocks(experiment, meta, shared, blocks, _record, lambda done: line.show(done, count * BLOCK))
     outputs, y = records["outputs"].to(device), records["y"].to(device)
     if not bool(outputs.isfinite().all()):

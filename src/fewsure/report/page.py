@@ -39,9 +39,7 @@ class Written(NamedTuple):
     problems: list[Problem]
 
 
-def write_report(
-    folders: Sequence[Path], out: Path, device: torch.device, *, tasks: int, seed: int, quiet: bool = False
-) -> Written:
+def write_report(folders: Sequence[Path], out: Path, device: torch.device, *, tasks: int, seed: int) -> Written:
     """Write the page `out` and its figures beside it.
 
     A run without an evaluation is evaluated on `tasks` unseen tasks. `seed` chooses these, and the ones that are drawn.
@@ -54,7 +52,7 @@ def write_report(
     files = out.with_name(f"{out.stem}_files")
     with _writing(out):  # a wrong `out` is refused before a long evaluation
         files.mkdir(parents=True, exist_ok=True)
-    runs, problems = read_runs(folders, device, tasks=tasks, seed=seed, quiet=quiet)
+    runs, problems = read_runs(folders, device, tasks=tasks, seed=seed)
     if not runs:
         with suppress(OSError):  # earlier figures stay
             files.rmdir()

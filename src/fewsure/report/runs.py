@@ -75,7 +75,7 @@ def noted(problems: list[Problem], folder: Path, consequence: str) -> Iterator[N
 
 
 def read_runs(
-    folders: Sequence[Path], device: torch.device, *, tasks: int, seed: int, quiet: bool
+    folders: Sequence[Path], device: torch.device, *, tasks: int, seed: int
 ) -> tuple[list[ReportedRun], list[Problem]]:
     """Every run that can be shown, and what is wrong with the others, or with parts of these.
 
@@ -90,7 +90,7 @@ def read_runs(
     shown: list[tuple[Run, Checkpoint, dict[str, Any]]] = []
     for run, checkpoint in opened:  # after all of them were read, since this may take long
         with noted(problems, run.folder, "left out"):
-            shown.append((run, checkpoint, _result(run, device, tasks, seed, quiet)))
+            shown.append((run, checkpoint, _result(run, device, tasks, seed)))
     runs = [run for run, _, _ in shown]
     styles = run_styles([run.experiment.algorithm_name for run in runs], [run.folder for run in runs])
     return [
@@ -107,10 +107,10 @@ def read_runs(
     ], problems
 
 
-def _result(run: Run, device: torch.device, tasks: int, seed: int, quiet: bool) -> dict[str, Any]:
+def _result(run: Run, device: torch.device, tasks: int, seed: int) -> dict[str, Any]:
     found = run.evaluation()
     if found is None:
-        return evaluate_run(run, device, tasks=tasks, seed=seed, quiet=quiet)
+        return evaluate_run(run, device, tasks=tasks, seed=seed)
     try:
         # What has every column and can be written as a table and drawn is whole.
         if not {column.key for column in columns_of(found)[1:]} <= found.keys():

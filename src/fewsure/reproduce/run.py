@@ -25,7 +25,7 @@ from fewsure.algorithms.simpa import Simpa
 from fewsure.core.config import from_json, is_learned
 from fewsure.core.files import write_atomically
 from fewsure.core.processes import side_by_side
-from fewsure.core.progress import ProgressLine, silenced
+from fewsure.core.progress import ProgressLine
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation.calibrate import calibrated
 from fewsure.evaluation.evaluate import evaluate
@@ -91,7 +91,7 @@ class Reproduction:
                 finished += 1
                 line.show(finished, count, f"{job.method}, {job.kind} {job.number} is done")
 
-            side_by_side(self._do_silently, chains, jobs, show)
+            side_by_side(self.do, chains, jobs, show)
 
     def stages(self, method: str) -> list[list[Job]]:
         """What a method takes: tuning trials, and when they are all done a training for each seed."""
@@ -114,10 +114,6 @@ class Reproduction:
                 self._evaluate(self._train_in_full(job))
         except Diverged as error:
             print(f"{folder}: {error}", file=sys.stderr)
-
-    def _do_silently(self, job: Job) -> None:
-        with silenced():
-            self.do(job)
 
     def _folder(self, job: Job) -> Path:
         return self.folder / job.method / f"{job.kind}-{job.number}"

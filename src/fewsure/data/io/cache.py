@@ -37,7 +37,7 @@ ABANDONED_AFTER = 24 * 3600
 """Seconds after which a folder that was never finished is taken for one whose process died."""
 
 
-def load(dataset: DataSet, split: Split, *, quiet: bool = False) -> Pool:
+def load(dataset: DataSet, split: Split) -> Pool:
     """The pool of a split, from the cache if it is there, else decoded into it with progress on standard error.
 
     The examples are mapped from the file, not read into memory; a change to them changes no file.
@@ -48,7 +48,7 @@ def load(dataset: DataSet, split: Split, *, quiet: bool = False) -> Pool:
     pool = _open(place, dataset)
     if pool is None:
         verify(files, dataset.folder)
-        pool = _build(dataset, split, place, quiet)
+        pool = _build(dataset, split, place)
     return pool
 
 
@@ -76,24 +76,24 @@ def _open(place: Path, dataset: DataSet) -> Pool | None:
     return pool if whole else None
 
 
-def _build(dataset: DataSet, split: Split, place: Path, quiet: bool) -> Pool:
+def _build(dataset: DataSet, split: Split, place: Path) -> Pool:
     place.parent.mkdir(parents=True, exist_ok=True)
     _clear_abandoned(place.parent)
     with tempfile.TemporaryDirectory(prefix=f".{split}-", dir=place.parent, ignore_cleanup_errors=True) as temporary:
         making = Path(temporary) / place.name
         making.mkdir()
         with dataset.read(dataset.folder, split) as items:
-            _write(making, dataset, split, sorted(items, key=lambda item: (item.label, item.name)), quiet)
+            _write(making, dataset, split, sorted(items, key=lambda item: (item.label, item.name)))
         return _publish(making, place, dataset)
 
 
-def _write(making: Path, dataset: DataSet, split: Split, items: list[Item], quiet: bool) -> None:
+def _write(making: Path, dataset: DataSet, split: Split, items: list[Item]) -> None:
     if not items:
         raise FewsureError(f"expected {dataset.placement} in {dataset.folder}, but {split} has no examples")
     array = np.lib.format.open_memmap(
         making / ARRAY, mode="w+", dtype=dataset.dtype, shape=(len(items), *dataset.shape)
     )
-    with ProgressLine(f"decoding {dataset.name} ({split})", quiet=quiet) as line:
+    with ProgressLine(f"decoding {dataset.name} ({split})") as line:
         for row, item in enumerate(items):
             array[row] = item.load()
             if (row + 1) % SHOW_EVERY == 0 or row + 1 == len(items):

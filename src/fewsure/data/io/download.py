@@ -17,7 +17,7 @@ TIMEOUT = 30.0
 NOT_SATISFIABLE = 416
 
 
-def download(url: str, target: Path, checksum: str | None, *, quiet: bool = False) -> None:
+def download(url: str, target: Path, checksum: str | None) -> None:
     """Fetch a file, compare its checksum (`md5:…`, `sha256:…`, or None where none is published), then put it in place.
 
     What has arrived lies in `TARGET.partial`, and the next call asks the server for the rest only. A server that cannot
@@ -26,7 +26,7 @@ def download(url: str, target: Path, checksum: str | None, *, quiet: bool = Fals
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.partial")
     try:
-        _fetch(url, partial, quiet)
+        _fetch(url, partial)
     except HTTPError as error:
         error.close()
         raise FewsureError(f"expected a file at {url}, but the server answered {error.code} {error.reason}") from error
@@ -41,7 +41,7 @@ def download(url: str, target: Path, checksum: str | None, *, quiet: bool = Fals
     partial.replace(target)
 
 
-def _fetch(url: str, partial: Path, quiet: bool) -> None:
+def _fetch(url: str, partial: Path) -> None:
     have = partial.stat().st_size if partial.exists() else 0
     try:
         answer = _ask(url, start=have)
@@ -57,7 +57,7 @@ def _fetch(url: str, partial: Path, quiet: bool) -> None:
         done = have if resumed else 0
         length = answer.headers.get("Content-Length")
         total = done + int(length) if length else None
-        with partial.open("ab" if resumed else "wb") as file, ProgressLine(f"{url}, kB", quiet=quiet) as line:
+        with partial.open("ab" if resumed else "wb") as file, ProgressLine(f"{url}, kB") as line:
             while block := answer.read1(BLOCK):
                 file.write(block)
                 done += len(block)

@@ -35,7 +35,7 @@ class Roles:
     """Of a table: the column that says train, validation or test."""
 
 
-def check_images(folder: Path, *, quiet: bool) -> Result:
+def check_images(folder: Path) -> Result:
     """Decode every image of a folder of class folders."""
     images, others = find_images(folder)
     if not images:
@@ -43,7 +43,7 @@ def check_images(folder: Path, *, quiet: bool) -> Result:
     usable: list[Found] = []
     unusable = [{"file": str(path), "why": "no PNG or JPEG file in a class folder"} for path in others]
     sizes: Counter[tuple[int, int]] = Counter()
-    with ProgressLine(f"reading {folder.name}", quiet=quiet) as line:
+    with ProgressLine(f"reading {folder.name}") as line:
         for done, found in enumerate(images, start=1):
             try:
                 load_image(found.path, (3, 16, 16))
