@@ -51,10 +51,11 @@ bench: install ## Timings on this CPU, as ratios
 	$(BIN)/python benchmarks/vectorised.py
 	$(BIN)/python benchmarks/busy_machine.py
 
-lint: install ## Style, and the layers of the package
+lint: install ## Style, the layers of the package, and the prose of pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python tests/prose.py
 
 types: install ## Static types
 	$(BIN)/mypy
