@@ -11,6 +11,7 @@ from fewsure.algorithms.simpa import Simpa
 from fewsure.data.own.images import Images, OwnConv4Options
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.networks.mlp import MlpOptions
+from fewsure.pipeline import start_run
 from fewsure.report.page import Written, write_report
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.loop import train
@@ -30,7 +31,7 @@ def regression_run(folder: Path, algorithm: Algorithm, shot: int = 5, updates: i
     experiment = Experiment(
         algorithm, SineLine(shot=shot), MlpOptions(hidden=(8,)), Training(updates=updates, tasks=2), "recommended"
     )
-    run = Run.create(folder, experiment)
+    run = start_run(folder, experiment, resume=False)
     train(run, CPU, log_every=1)
     return run
 
@@ -58,7 +59,7 @@ def image_run(
     experiment = Experiment(
         algorithm or ProtoNet(), data, OwnConv4Options(filters=2), Training(updates=2, tasks=2), "recommended"
     )
-    run = Run.create(folder, experiment)
+    run = start_run(folder, experiment, resume=False)
     train(run, CPU, log_every=1)
     return run
 

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from fewsure.algorithms.maml import Maml
+from fewsure.algorithms.platipus import Platipus
 from fewsure.certification import calibration_of, draws_of, with_coverage
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import Unit, environment_of, fresh_blocks
-from fewsure.certification.freshness import record_data, require_fresh
+from fewsure.certification.freshness import require_fresh
 from fewsure.certification.predictor import CertifiedPredictor, new_draws, scores
 from fewsure.certification.theorem import theorem_of
 from fewsure.cli.main import main
@@ -22,15 +23,17 @@ from fewsure.core import streams
 from fewsure.core.vectorise import take
 from fewsure.data.classification import FeatureHeadOptions, Features, forget_pools
 from fewsure.data.episodes import Episodes
-from fewsure.data.own.arrays import GivenClasses, classification_tasks, regression_tasks
+from fewsure.data.own.arrays import GivenClasses, GivenRegression, Source, classification_tasks, regression_tasks
 from fewsure.data.own.regression import RowTasks
+from fewsure.data.own.tables import Table
 from fewsure.data.pools import SPLITS, Pool, restrict
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.evaluation.evaluate import unseen_block
 from fewsure.networks.mlp import MlpOptions
+from fewsure.pipeline import start_at_maml, start_run
 from fewsure.posteriors.mixture import merge_components
-from fewsure.report.certificates import BEGIN, END, certificate_text, certificates_section
+from fewsure.report.certificates import BEGIN, END, certificate_table, certificate_text, certificates_section
 from fewsure.theory.conformal import conformal_threshold, residual_scores
 from fewsure.theory.held_out import held_out, split_classes
 from fewsure.theory.pac_bayes import theorem_2
@@ -46,7 +49,7 @@ CERTIFICATES = json.loads((ROOT / "results" / "certificates.json").read_text())
 
 def untrained(folder: Path, experiment: Experiment) -> Run:
     """A run at its start: certificates hold whatever the training was."""
-    run = Run.create(folder, experiment)
+    run = start_run(folder, experiment, resume=False)
     run.save(run.initial())
     return run
 
@@ -206,7 +209,7 @@ def test_training_further_removes_what_was_certified(tmp_path: Path) -> None:
     certify_run(run, CPU, Request(tasks=4, bound_samples=4))
     assert {"certificate.json", "conformal.safetensors"} <= set(files(run.folder))
     run.forget_evaluation()
-    assert set(files(run.folder)) == {"config.json", "checkpoint.safetensors"}
+    assert set(files(run.folder)) == {"config.json", "data.json", "checkpoint.safetensors"}
 
 
 # The statements
@@ -427,6 +430,7 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path, capsys: pytest.Ca
 def test_classes_of_training_are_refused(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", blobs(tmp_path / "blobs"))
     shutil.copy(tmp_path / "blobs" / "test.npz", tmp_path / "blobs" / "train.npz")
+    forget_pools()
     before = files(run.folder)
     with pytest.raises(FewsureError, match=r"24 of 24 were classes of training, .* a certificate needs fresh ones"):
         certify_run(run, CPU, Request(tasks=4))
@@ -436,15 +440,15 @@ def test_classes_of_training_are_refused(tmp_path: Path) -> None:
 def test_classes_of_validation_are_refused_whatever_they_were_used_for(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", blobs(tmp_path / "blobs"))
     shutil.copy(tmp_path / "blobs" / "test.npz", tmp_path / "blobs" / "validation.npz")
+    forget_pools()
     with pytest.raises(FewsureError, match="24 of 24 were classes of validation"):
         certify_run(run, CPU, Request(tasks=4))
 
 
 def test_what_a_run_was_trained_on_is_recorded_and_refused_though_the_data_has_changed(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", blobs(tmp_path / "blobs"))
-    record_data(run)
     recorded = json.loads((run.folder / "data.json").read_text())
-    assert len(recorded["splits"]["train"]["ids"]) == 24
+    assert {split: len(facts["ids"]) for split, facts in recorded["splits"].items()} == {"train": 24, "validation": 24}
     assert "train 03" not in (run.folder / "data.json").read_text()
     require_fresh(run, run.experiment)
     shutil.move(tmp_path / "blobs" / "test.npz", tmp_path / "blobs" / "other.npz")
@@ -457,18 +461,14 @@ def test_what_a_run_was_trained_on_is_recorded_and_refused_though_the_data_has_c
     (tmp_path / "blobs" / "train.npz").unlink()
     with pytest.raises(FewsureError, match="24 of 24 were classes of training"):
         require_fresh(run, run.experiment)
-    (run.folder / "data.json").unlink()
-    forget_pools()
-    with pytest.raises(FewsureError, match=r"the training data of .* is not there, so that nothing shows which"):
-        require_fresh(run, run.experiment)
-    (run.folder / "data.json").write_text("{")
-    with pytest.raises(FewsureError, match="nothing shows which tasks are fresh; train the run anew"):
-        require_fresh(run, run.experiment)
+    for content in ("{", json.dumps(recorded | {"streams": [1]}), json.dumps(recorded | {"start": 3}), None):
+        (run.folder / "data.json").unlink() if content is None else (run.folder / "data.json").write_text(content)
+        with pytest.raises(FewsureError, match=r"data.json cannot be read .* nothing shows which tasks are fresh"):
+            require_fresh(run, run.experiment)
 
 
 def test_streams_of_training_are_refused(regression: Run, tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", sine_line())
-    record_data(run)
     recorded = json.loads((run.folder / "data.json").read_text())
     assert recorded["splits"] == {}
     require_fresh(run, run.experiment)
@@ -580,12 +580,56 @@ def test_too_few_groups_give_intervals_without_ends_and_say_so(tmp_path: Path) -
 def test_tasks_given_in_python_are_known_by_their_examples(tmp_path: Path) -> None:
     tasks = lines(40)
     run = untrained(tmp_path / "run", on_lines(tasks))
-    record_data(run)
     require_fresh(run, run.experiment)
     moved = on_lines([(x[::-1].copy(), y[::-1].copy()) for x, y in tasks[7:] + tasks[:7]]).data
     again = dataclasses.replace(run.experiment, data=dataclasses.replace(run.experiment.data, source=moved.source))  # type: ignore[attr-defined,type-var]
     with pytest.raises(FewsureError, match=r"\d+ of 20 were tasks of training"):
         require_fresh(run, again)
+
+
+def start_of_platipus(folder: Path, data: Table | GivenRegression, maml: Run) -> Run:
+    """A PLATIPUS run that starts at a MAML run."""
+    experiment = Experiment(Platipus(), data, MlpOptions((4,)), Training(tasks=2), preset="test")
+    experiment, start = start_at_maml(experiment, maml.folder)
+    return start_run(folder, experiment, resume=False, start=start)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_tasks_of_the_run_that_a_run_started_at_cannot_certify_it(given: bool, tmp_path: Path) -> None:
+    """MAML learns from groups 0 to 19, PLATIPUS starts at it, and its test groups are 0 to 14."""
+    tasks, file = lines(30), tmp_path / "lines.csv"
+    rows = [(group, x[0], y) for group, task in enumerate(tasks) for x, y in zip(*task, strict=True)]
+    first = ["train"] * 20 + ["validation"] * 4 + ["test"] * 6
+    second = ["test"] * 15 + ["train"] * 10 + ["validation"] * 5
+    cells = [f"{group:02},{x},{y},{first[group]},{second[group]}" for group, x, y in rows]
+    file.write_text("\n".join(["group,x,y,first,second", *cells]))
+
+    def data(split: str) -> Table | GivenRegression:
+        table = Table(
+            file=str(file), task_column="group", target="y", features=("x",), split_column=split, shot=3, query=6
+        )
+        if not given:
+            return table
+        options = {"shot": 3, "query": 6, "noise_std": 0.1}
+        return GivenRegression(**options, source=Source(table.rows()))
+
+    maml = untrained(tmp_path / "maml", dataclasses.replace(on_lines(tasks), data=data("first")))
+    certify_run(maml, CPU, Request(delta=0.2))
+    run = start_of_platipus(tmp_path / "run", data("second"), maml)
+    with pytest.raises(FewsureError, match=r"15 of 15 were tasks of training of the run that it started at"):
+        certify_run(run, CPU, Request())
+    if given:
+        return
+    of_examples = untrained(tmp_path / "examples", on_lines(tasks))  # whose ids cannot be compared with names
+    record = certify_run(start_of_platipus(tmp_path / "other", data("second"), of_examples), CPU, Request())
+    assert not record["fresh"]["rigorous"]
+    says = "ids of examples of the run that it started at cannot be compared with ids of names"
+    assert says in certificate_text(record)
+    assert [line[2] for line in certificate_table(record).rows[:3]] == ["no", "no", "–"]
+    (maml.folder / "data.json").unlink()
+    with pytest.raises(FewsureError, match=r"data.json cannot be read .* nothing shows which tasks are fresh"):
+        start_of_platipus(tmp_path / "none", data("second"), maml)
+    assert not (tmp_path / "none").exists()
 
 
 def test_coverage_of_new_groups_needs_each_group_once() -> None:

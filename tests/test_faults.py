@@ -19,7 +19,7 @@ from fewsure.core import files
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
 from fewsure.networks.mlp import MlpOptions
-from fewsure.pipeline import evaluate_run, start_run, train_run
+from fewsure.pipeline import Start, evaluate_run, start_run, train_run
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.loop import Validation, train
 from fewsure.training.optimiser import Optimiser
@@ -142,10 +142,13 @@ def test_a_run_from_maml_that_was_killed_before_its_first_checkpoint_starts_at_m
     algorithm = Platipus()
     meta = algorithm.from_weights(Maml().init(EXPERIMENT.model, torch.Generator().manual_seed(5))["weights"])
     experiment = dataclasses.replace(EXPERIMENT, algorithm=algorithm, start="maml 0123")
-    start_run(tmp_path, experiment, resume=False, meta=meta)
+    start = Start(meta, {"streams": [], "splits": {}, "ids_of": "names", "start": None})
+    start_run(tmp_path, experiment, resume=False, start=start)
     whole = (tmp_path / "checkpoint.safetensors").read_bytes()
     (tmp_path / "checkpoint.safetensors").unlink()
-    start_run(tmp_path, experiment, resume=True, meta=meta)
+    with pytest.raises(FewsureError, match=r"starts at another run, .*; give --from-maml again"):
+        start_run(tmp_path, experiment, resume=True)
+    start_run(tmp_path, experiment, resume=True, start=start)
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == whole
 
 

@@ -5,11 +5,11 @@ import hashlib
 import signal
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from fewsure.certification.freshness import record_data
+from fewsure.certification.freshness import Record, data_record, record_data
 from fewsure.core.distributed import any_of, is_first, rank_zero_first
 from fewsure.core.progress import ProgressLine, silenced
 from fewsure.core.signals import Stopped, StopSignal
@@ -17,7 +17,7 @@ from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation.calibrate import calibrated, calibrated_at, needed_splits
 from fewsure.evaluation.evaluate import evaluate, evaluate_in_shards, identity
-from fewsure.training.experiment import GROUPS, Experiment
+from fewsure.training.experiment import GROUPS, RANDOM_START, Experiment
 from fewsure.training.loop import Progress, Validation, train
 from fewsure.training.runs import LAST, Checkpoint, Run
 from fewsure.training.tensorboard import event_writer
@@ -29,30 +29,31 @@ VALIDATION_TASKS = 200
 """Behind the score by which the best checkpoint is kept: others than those that a temperature is learned from."""
 
 
-def start_run(folder: Path, experiment: Experiment, *, resume: bool, meta: Parts | None = None) -> Run:
-    """A new run, or the one that is there if `resume` allows it and its options are the same.
+class Start(NamedTuple):
+    """Where a run starts that starts at another one."""
 
-    A new run starts at the meta-parameters `meta`, if they are given.
-    """
+    meta: Parts
+    data: Record
+    """The other run's record of the data that it has used."""
+
+
+def start_run(folder: Path, experiment: Experiment, *, resume: bool, start: Start | None = None) -> Run:
+    """A new run, or the one that is there if `resume` allows it and its options are the same."""
     return rank_zero_first(
-        lambda: _start_run(folder, experiment, resume, meta), lambda: _start_run(folder, experiment, True, meta)
+        lambda: _start_run(folder, experiment, resume, start), lambda: _start_run(folder, experiment, True, start)
     )
 
 
-def _start_run(folder: Path, experiment: Experiment, resume: bool, meta: Parts | None) -> Run:
+def _start_run(folder: Path, experiment: Experiment, resume: bool, start: Start | None) -> Run:
     if not (resume and (folder / "config.json").exists()):
         for split in needed_splits(experiment):  # what cannot be trained on leaves nothing behind
             experiment.data.tasks(split, torch.device("cpu"))
-        run = Run.create(folder, experiment)
-        record_data(run)
-        if meta is not None:
-            run.save(Checkpoint(0, meta, {}))
-        return run
+        return _begun(Run.create(folder, experiment), start)
     run = Run.open(folder)
     experiment = dataclasses.replace(experiment, data=experiment.data.prepared())
     there, asked = run.experiment.record(), experiment.record()
     options = [(name, value, asked[group].get(name)) for group in GROUPS for name, value in there[group].items()]
-    options += [("start", there["start"], asked["start"])] if meta is not None else []
+    options += [("start", there["start"], asked["start"])] if start is not None else []
     for name, value, given in options:
         if given != value and name == "scale":
             raise FewsureError(f"the training data of {folder} has changed since the run began; choose another --out")
@@ -63,15 +64,22 @@ def _start_run(folder: Path, experiment: Experiment, resume: bool, meta: Parts |
             )
     kept = dataclasses.replace(run.experiment, training=experiment.training, data=experiment.data)
     run = Run(folder, kept, run.version)
-    if not run.has_checkpoint:  # it may have been killed before all of this was there
-        record_data(run)
-        if meta is not None:
-            run.save(Checkpoint(0, meta, {}))
+    return run if run.has_checkpoint else _begun(run, start)  # it may have been killed before all of it was there
+
+
+def _begun(run: Run, start: Start | None) -> Run:
+    if start is None and run.experiment.start != RANDOM_START:
+        raise FewsureError(
+            f"{run.folder} starts at another run, but has no checkpoint of it yet; give --from-maml again"
+        )
+    record_data(run, start.data if start else None)
+    if start is not None:
+        run.save(Checkpoint(0, start.meta, {}))
     return run
 
 
-def start_at_maml(experiment: Experiment, folder: Path) -> tuple[Experiment, Parts]:
-    """The experiment and its meta-parameters, starting at the weights that the MAML run in a folder has learned."""
+def start_at_maml(experiment: Experiment, folder: Path) -> tuple[Experiment, Start]:
+    """The experiment that starts at the weights that the MAML run in a folder has learned."""
     maml = Run.open(folder)
     weights = maml.load(torch.device("cpu")).meta.get("weights", {})
     meta = experiment.algorithm.from_weights(weights)
@@ -79,7 +87,7 @@ def start_at_maml(experiment: Experiment, folder: Path) -> tuple[Experiment, Par
     if maml.experiment.algorithm_name != "maml" or shapes != experiment.model.network.shapes:
         raise FewsureError(f"expected --from-maml to be a MAML run of the same network, but {folder} is not")
     digest = hashlib.sha256((folder / "checkpoint.safetensors").read_bytes()).hexdigest()
-    return dataclasses.replace(experiment, start=f"maml {digest[:16]}"), meta
+    return dataclasses.replace(experiment, start=f"maml {digest[:16]}"), Start(meta, data_record(maml))
 
 
 def train_run(

@@ -91,7 +91,7 @@ def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, A
     """
     start = time.perf_counter()
     digest, experiment, checkpoint = load_predictor(run, device)
-    require_fresh(run, experiment)
+    freshness = require_fresh(run, experiment)
     unit = unit_of(experiment.data, request.unit)
     environment = environment_of(experiment, unit, request.seed, device)
     predictor = CertifiedPredictor(experiment, checkpoint.meta, new_draws(experiment, request.seed, SAMPLES))
@@ -121,6 +121,7 @@ def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, A
         "environment": certified.description,
         "unit": unit,
         "assumed": ASSUMED[unit],
+        "fresh": freshness.record(),
         "loss": LOSSES[experiment.model.kind],
         "held_out": held_out(found["loss"], request.delta, request.method).record() | {"diverged": _diverged(found)},
         "conformal": sets,

@@ -1,84 +1,121 @@
 """What a run was trained on, recorded in its folder, so that nothing of it can certify the run.
 
-`data.json` holds an id of each class (or task of rows) that training had, by split, the checksum of the split, and the
-random streams that training draws from. An id is a hash of the name: a run can be passed on without the names.
-Classes and tasks that were given in Python have names by their position alone; there it is a hash of the examples.
+`data.json` holds an id of each class (or task of rows) that was there to train on or to choose by, the checksum of each
+split, and the random streams that training draws from. A run that starts at another run's checkpoint holds that run's
+record, too. An id is a hash of the name: a run can be passed on without the names. Classes and tasks that were given in
+Python have names by their position alone; there it is a hash of the examples as they were given.
 """
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from fewsure.core.config import from_json
+from fewsure.core.config import read_record
 from fewsure.core.distributed import is_first
 from fewsure.core.files import write_atomically
 from fewsure.data import Data
 from fewsure.data.pools import Pool, Split
+from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
-from fewsure.evaluation.calibrate import needed_splits
 from fewsure.theory.held_out import require_unused
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import Run
 
 FILE = "data.json"
-FORMAT = 1
+FORMAT = 2
 STREAM = "certify"
 """The purpose of every random stream of a certificate."""
 TRAINING_STREAMS = ("init", "train", "validation")
 """The purposes of those that training, and choosing by validation tasks, draw from."""
+USED: dict[Split, str] = {"train": "training", "validation": "validation"}
+"""The splits of which nothing may certify a run, in words."""
+
+Record = Mapping[str, Any]
 
 
-def pool_of(data: Data, split: Split) -> Pool | None:
-    """What the tasks of a split are made of, on the CPU; none for a sampler that makes its own."""
-    if data.unit is None:
-        return None
-    return data.training_pool() if split == "train" else data.pool(split)
+class Freshness(NamedTuple):
+    """The comparison of a run's test tasks with all that it was trained on; anything in common was refused."""
+
+    compared: tuple[str, ...]
+    """What they were compared with."""
+    doubts: tuple[str, ...]
+    """What they cannot be compared with."""
+
+    @property
+    def rigorous(self) -> bool:
+        """Whether a guarantee may rest on it."""
+        return bool(self.compared) and not self.doubts
+
+    def record(self) -> dict[str, Any]:
+        """As JSON values."""
+        compared = f"these tasks have nothing in common with {', '.join(self.compared)}"
+        return {"rigorous": self.rigorous, "reason": "; ".join(self.doubts) or compared}
 
 
-def record_data(run: Run) -> None:
-    """Write what the run is trained on, and what it may be chosen by, into its folder."""
-    experiment = run.experiment
-    splits: tuple[Split, ...] = ("train", "validation") if experiment.data.own else needed_splits(experiment)
-    pools = {split: _now(experiment.data, split) for split in splits}
+def record_data(run: Run, start: Record | None = None) -> None:
+    """Write what the run is trained on, and what it may be chosen by; `start` is the record of the run it starts at."""
+    data = run.experiment.data
     record = {
         "format": FORMAT,
-        "seed": experiment.training.seed,
         "streams": TRAINING_STREAMS,
+        "ids_of": _ids_of(data),
         "splits": {
-            split: {"checksum": pool.checksum, "ids": class_ids(experiment.data, pool)}
-            for split, pool in pools.items()
-            if pool is not None
+            split: {"checksum": pool.checksum, "ids": class_ids(data, pool)}
+            for split in USED
+            if (pool := _pool_as_given(data, split)) is not None
         },
+        "start": start,
     }
     if is_first():
         write_atomically(run.folder / FILE, json.dumps(record) + "\n")
 
 
-def require_fresh(run: Run, experiment: Experiment) -> None:
+def data_record(run: Run) -> Record:
+    """What `record_data` wrote; a run without it is refused."""
+    path, advice = run.folder / FILE, "nothing shows which tasks are fresh; train the run anew"
+    record = read_record(path, FORMAT, advice)
+    try:
+        for _, one in _chain(record):
+            names = [
+                one["ids_of"],
+                *one["streams"],
+                *(name for facts in one["splits"].values() for name in facts["ids"]),
+            ]
+            if not all(isinstance(name, str) for name in names):
+                raise TypeError("a name is not text")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FewsureError(f"{path} cannot be read ({error}); {advice}") from error
+    return record
+
+
+def require_fresh(run: Run, experiment: Experiment) -> Freshness:
     """Refuse tasks of the test split that had a part in training, or that were there to choose by.
 
-    Compared are the ids that the run has recorded, and the splits as the data has them now.
+    Compared are the ids that the run has recorded, those of a run that it started at, and the splits as they are now.
     """
-    data = experiment.data
-    fresh = pool_of(data, "test")
-    recorded = _recorded(run)
-    require_unused([STREAM], recorded["streams"], "random streams of training")
-    if fresh is None:
-        return
-    for split, facts in recorded["splits"].items():
-        _require_unused(fresh, class_ids(data, fresh), facts["ids"], f"{data.unit} of {_role(split)}")
-    if data.given:  # whose names are positions
-        return
-    others: dict[Split, Pool | None] = {"train": _now(data, "train"), "validation": _now(data, "validation")}
-    if others["train"] is None and not recorded["splits"]:
-        raise FewsureError(
-            f"the training data of {run.folder} is not there, so that nothing shows which tasks are fresh; put it back"
-        )
-    for split, pool in others.items():
-        if pool is not None:
-            _require_unused(fresh, fresh.classes, pool.classes, f"{data.unit} of {_role(split)}")
+    data, compared, doubts = experiment.data, [], []
+    fresh = None if data.unit is None else _pool_as_given(data, "test")
+    for whose, record in _chain(data_record(run)):
+        require_unused([STREAM], record["streams"], f"random streams of training{whose}")
+        compared.append(f"the random streams of training{whose}")
+        if fresh is None:
+            continue
+        for split, facts in record["splits"].items():
+            if record["ids_of"] != _ids_of(data):
+                doubts.append(f"ids of {record['ids_of']}{whose} cannot be compared with ids of {_ids_of(data)}")
+                break
+            used = f"{data.unit} of {USED[split]}{whose}"
+            _require_unused(fresh, class_ids(data, fresh), facts["ids"], used)
+            compared.append(used)
+    if fresh is not None and not data.given:  # whose names are positions
+        for split, role in USED.items():
+            pool = _pool_now(data, split)
+            if pool is not None:
+                _require_unused(fresh, fresh.classes, pool.classes, f"{data.unit} of {role}")
+    return Freshness(tuple(compared), tuple(doubts))
 
 
 def class_ids(data: Data, pool: Pool) -> list[str]:
@@ -90,6 +127,18 @@ def class_ids(data: Data, pool: Pool) -> list[str]:
     return [_digest(b"".join(sorted(rows[first:last]))) for first, last in pairwise(starts)]
 
 
+def _ids_of(data: Data) -> str:
+    return "examples" if data.given else "names"
+
+
+def _chain(record: Record) -> Iterator[tuple[str, Record]]:
+    """The record of a run, and of the runs that it started at, with words for each."""
+    whose, one = "", record
+    while one is not None:
+        yield whose, one
+        whose, one = " of the run that it started at", one["start"]
+
+
 def _require_unused(pool: Pool, fresh: Collection[str], used: Collection[str], what: str) -> None:
     """The same as `require_unused`, with the names of the classes in the error."""
     reused = set(fresh) & set(used)
@@ -97,35 +146,24 @@ def _require_unused(pool: Pool, fresh: Collection[str], used: Collection[str], w
     require_unused(pool.classes, names, what)
 
 
-def _now(data: Data, split: Split) -> Pool | None:
-    """The pool of a split, or none where it is not there: features need no validation classes to be tested on."""
-    try:
-        return pool_of(data, split)
-    except FewsureError:
+def _pool_as_given(data: Data, split: Split) -> Pool | None:
+    """The pool of a split; of examples given in Python, without the scale that was learned of the training split."""
+    if data.given:
+        given: Any = data
+        data = dataclasses.replace(given, scale=Scale(data.fitted_scale.shape))
+    return _pool_now(data, split)
+
+
+def _pool_now(data: Data, split: Split) -> Pool | None:
+    """The pool of a split; None for a sampler, and where a split is not there: features may have no validation."""
+    if data.unit is None:
         return None
-
-
-def _role(split: str) -> str:
-    return "training" if split == "train" else "validation"
-
-
-def _recorded(run: Run) -> dict[str, Any]:
-    """What `record_data` wrote; nothing for a run that was trained before there was such a file."""
-    path = run.folder / FILE
-    if not path.is_file():
-        return {"streams": TRAINING_STREAMS, "splits": {}}
     try:
-        record: dict[str, Any] = from_json(path.read_text(encoding="utf-8"))
-        if record["format"] != FORMAT:
-            raise ValueError("of another format")
-        names = [*record["streams"], *(name for facts in record["splits"].values() for name in facts["ids"])]
-        if not all(isinstance(name, str) for name in names):
-            raise TypeError("a name is not text")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FewsureError(
-            f"{path} cannot be read ({error}), so that nothing shows which tasks are fresh; train the run anew"
-        ) from error
-    return record
+        return data.training_pool() if split == "train" else data.pool(split)
+    except FewsureError:
+        if split == "test":
+            raise
+        return None
 
 
 def _digest(content: bytes) -> str:

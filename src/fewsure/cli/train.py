@@ -71,10 +71,10 @@ def main(arguments: list[str]) -> None:
     if options.tensorboard:
         require_tensorboard()
     with process_group(options.device) as device:
-        meta = None
+        start = None
         if options.from_maml is not None:
-            experiment, meta = start_at_maml(experiment, options.from_maml)
-        run = start_run(options.out, experiment, resume=options.resume, meta=meta)
+            experiment, start = start_at_maml(experiment, options.from_maml)
+        run = start_run(options.out, experiment, resume=options.resume, start=start)
         last = train_run(
             run,
             device,

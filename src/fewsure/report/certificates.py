@@ -43,14 +43,16 @@ def certificate_title(record: Record) -> list[str]:
 
 def certificate_table(record: Record) -> Table:
     """The statements; what was measured beside one is indented below it."""
-    return Table("", HEADERS, [*_held_out(record), *_conformal(record["conformal"]), *_theorem(record["theorem_2"])])
+    return Table("", HEADERS, [*_held_out(record), *_conformal(record), *_theorem(record["theorem_2"])])
 
 
 def certificate_notes(record: Record) -> list[str]:
     """Why there is no statement of a kind, and why one is not rigorous."""
     notes = [str(record[part]["reason"]) for part in ("conformal", "theorem_2") if "reason" in record[part]]
-    for bound in record["theorem_2"].get("bounds", [])[:1]:
-        notes.append(f"Theorem 2 is {'rigorous' if bound['rigorous'] else 'not rigorous'}: {bound['reason']}")
+    judged = [("The certificate", record["fresh"])]
+    judged += [("Theorem 2", bound) for bound in record["theorem_2"].get("bounds", [])[:1]]
+    for name, one in judged:
+        notes.append(f"{name} is {'rigorous' if one['rigorous'] else 'not rigorous'}: {one['reason']}")
     return [*notes, APART]
 
 
@@ -58,19 +60,21 @@ def _held_out(record: Record) -> list[Line]:
     held_out, measured = record["held_out"], record.get("measured")
     says = f"expected loss on a new task, with confidence {1 - held_out['delta']:.4g}; mean {held_out['mean']:.4f}"
     name, value = f"held-out certificate ({held_out['method']})", f"≤ {held_out['limit']:.4f}"
-    lines = [(name, value, "yes", yes(held_out["vacuous"]), f"{says} of {held_out['tasks']:,} tasks")]
+    rigorous = yes(record["fresh"]["rigorous"])
+    lines = [(name, value, rigorous, yes(held_out["vacuous"]), f"{says} of {held_out['tasks']:,} tasks")]
     if measured:
         lines.append(_reading("loss measured", interval(measured), f"95 % interval, {tasks_of(measured)}"))
     return lines
 
 
-def _conformal(sets: Record) -> list[Line]:
+def _conformal(record: Record) -> list[Line]:
+    sets, rigorous = record["conformal"], yes(record["fresh"]["rigorous"])
     if "threshold" not in sets:
         return []
     kind, size = ("sets", "labels in a set") if sets["score"] == "probability" else ("intervals", "mean width")
     limit = f"{SCORES[sets['score']]} ≤ {number(sets['threshold'])}"
     says = f"probability to hold the truth at a point of a new task; {limit}"
-    lines = [(f"conformal {kind}", f"≥ {1 - sets['alpha']:.4g}", "yes", yes(sets["vacuous"]), says)]
+    lines = [(f"conformal {kind}", f"≥ {1 - sets['alpha']:.4g}", rigorous, yes(sets["vacuous"]), says)]
     for found in sets["measured"]:
         says = f"standard error, {tasks_of(found)}; {number(found['size'])} {size}"
         lines.append(_reading("coverage measured", coverage(found), says))
