@@ -4,8 +4,7 @@ from typing import Any
 
 import torch
 
-from fewsure.algorithms.simpa import Simpa
-from fewsure.bench.cases import STEPS, case
+from fewsure.bench.cases import simpa
 from fewsure.bench.timing import allocated_memory, initial_meta
 from fewsure.core.shards import DiscardShards
 from fewsure.evaluation.evaluate import evaluate, evaluate_in_shards
@@ -21,8 +20,8 @@ VALIDATION_TASKS = 500
 
 def training_curve(precision: str, device: torch.device, updates: int) -> dict[str, Any]:
     """SImPa with the moment KL on sine-line, from the same seed: its loss as it goes, and what it scores in the end."""
-    simpa = case("simpa", "sine-line", Simpa(inner_steps=STEPS, first_order=True, train_samples=1, kl_samples=64))
-    experiment = simpa.with_options("training", precision=precision, updates=updates).experiment
+    case = simpa("simpa", "sine-line", kl_samples=64)
+    experiment = case.with_options("training", precision=precision, updates=updates).experiment
     meta = initial_meta(experiment, device)
     make_update = MetaUpdate(experiment, meta, Optimiser(meta, device), device)
     every = max(1, updates // POINTS)

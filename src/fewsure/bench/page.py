@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from fewsure.bench.cases import headline_cases
-from fewsure.bench.scaling import paper_count
 from fewsure.core.files import write_atomically
 from fewsure.report.drawing import WIDTH, figure_png, tidy
 from fewsure.report.tables import ABSENT, Table, markdown_table
@@ -100,16 +99,14 @@ def _maml_beside(row: Row, rows: Sequence[Row]) -> Row | None:
 
 def _counted(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """The paper's count beside what is measured, of the methods that it counts, relative to MAML."""
-    counted = ("maml", "abml", "vampire", "simpa, no KL", "simpa, moment KL", "simpa, critic KL")
     cases = {(case.method, case.tasks): case for case in headline_cases()}
     found = []
     for row in rows:
         case, base = cases.get((row["method"], row["tasks"])), _maml_beside(row, rows)
-        if case is None or base is None or row["precision"] == "bf16" or not row["method"].startswith(counted):
+        if case is None or case.formula is None or base is None or row["precision"] == "bf16":
             continue
-        ours, mamls = (
-            paper_count(at.with_options("training", tasks=row["T"])) for at in (case, cases["maml", row["tasks"]])
-        )
+        counted = (at.with_options("training", tasks=row["T"]) for at in (case, cases["maml", row["tasks"]]))
+        ours, mamls = (at.paper_count() for at in counted)
         time = base["updates_per_second"] / row["updates_per_second"]
         ratios = (ours / mamls, row["operations"] / base["operations"], time)
         names = (row["tasks"], row["method"], row["precision"], str(row["T"]))

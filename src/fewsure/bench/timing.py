@@ -1,6 +1,5 @@
 """Timing one case: updates a second, memory, arithmetic; and the plain program that it is compared with."""
 
-import dataclasses
 import gc
 import statistics
 import time
@@ -11,17 +10,15 @@ from typing import NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fewsure.algorithms.simpa import Simpa
 from fewsure.bench.cases import Case
 from fewsure.core import streams
 from fewsure.core.devices import precision
 from fewsure.core.vectorise import draw_noise
-from fewsure.posteriors.implicit import ImplicitPosterior
 from fewsure.training.engine import Engine
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.update import MetaUpdate
-from fewsure.types import Algorithm, Model, Parts, Stage
+from fewsure.types import Parts, Stage
 
 WARM_UP = 6
 """Updates before the first that is timed, so that a GPU has recorded one."""
@@ -49,7 +46,9 @@ def time_updates(case: Case, device: torch.device, seconds: float) -> Timing:
 def time_reference(case: Case, device: torch.device, seconds: float) -> Timing:
     """The straightforward program: task after task, kernel by kernel, each task with its own copy of everything."""
     experiment, meta = case.experiment, initial_meta(case.experiment, device)
-    algorithm, model, tasks = _dense(experiment.algorithm), experiment.training_model, experiment.training.tasks
+    algorithm, model, tasks = experiment.algorithm, experiment.training_model, experiment.training.tasks
+    if case.plain is not None:
+        algorithm = case.plain(**vars(algorithm))
     engine, optimiser = Engine(algorithm, model, chunk_size=1, loop=True, fuses=False), Optimiser(meta, device)
     optimiser.set_learning_rate(experiment.training.lr)
     sizes = experiment.data.support_size, experiment.data.query_size
@@ -94,15 +93,6 @@ def initial_meta(experiment: Experiment, device: torch.device) -> Parts:
     """Meta-parameters before the first update."""
     meta = experiment.algorithm.init(experiment.training_model, streams.generator(0, "init"))
     return {part: {name: value.to(device) for name, value in params.items()} for part, params in meta.items()}
-
-
-class _DenseSimpa(Simpa):
-    def posterior(self, model: Model) -> ImplicitPosterior:
-        return dataclasses.replace(super().posterior(model), rank=0)
-
-
-def _dense(algorithm: Algorithm) -> Algorithm:
-    return _DenseSimpa(**dataclasses.asdict(algorithm)) if isinstance(algorithm, Simpa) else algorithm
 
 
 def _median_seconds(work: Callable[[int], object], device: torch.device, seconds: float, warm_up: int) -> float:

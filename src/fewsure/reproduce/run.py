@@ -21,7 +21,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from matplotlib.figure import Figure
 
-from fewsure.algorithms.simpa import Simpa
 from fewsure.core.config import from_json, is_learned
 from fewsure.core.files import write_atomically
 from fewsure.core.processes import side_by_side
@@ -223,7 +222,7 @@ class Reproduction:
 
     def _facts(self, run: Run) -> Row:
         """What a row says of a run beside its scores."""
-        training, data, algorithm = run.experiment.training, run.experiment.data, run.experiment.algorithm
+        training, data, algorithm = run.experiment.training, run.experiment.data, run.experiment.record()["algorithm"]
         method = run.folder.parent.name
         if method not in self.target.methods:
             known = ", ".join(self.target.methods)
@@ -238,7 +237,7 @@ class Reproduction:
             "budget": float(f"{training.updates / planned:.6g}"),
             "preset": run.experiment.preset,
             "train_on_validation": data.train_on_validation,
-            **({"components": algorithm.components} if isinstance(algorithm, Simpa) else {}),
+            **{name: value for name, value in algorithm.items() if name == "components"},
             "trials": self._trials(method),
         }
 
