@@ -72,12 +72,12 @@ def test_the_others_end_soon_with_a_message_when_one_is_killed_and_all_can_be_re
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 7])
 def test_shares_cover_all_tasks_once(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed, "processes", lambda: processes)
+    monkeypatch.setattr(distributed, "world_size", lambda: processes)
     taken: list[int] = []
     sizes = set()
     for number in range(processes):
         monkeypatch.setattr(distributed, "rank", lambda number=number: number)
-        own = list(range(20))[distributed.share(20)]
+        own = list(range(20))[distributed.task_share(20)]
         taken += own
         sizes.add(len(own))
     assert taken == list(range(20))
@@ -85,19 +85,20 @@ def test_shares_cover_all_tasks_once(processes: int, monkeypatch: pytest.MonkeyP
 
 
 def test_more_processes_than_tasks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed, "processes", lambda: 4)
+    monkeypatch.setattr(distributed, "world_size", lambda: 4)
     with pytest.raises(FewsureError, match="at least the number of processes, but got 3 and 4"):
-        distributed.require_enough(3)
+        distributed.task_share(3)
 
 
 def test_one_process_needs_nobody() -> None:
     with distributed.process_group("cpu") as device:
         assert device == torch.device("cpu")
-        assert distributed.is_first()
+        assert distributed.is_rank_zero()
         tree = {"a": torch.ones(2)}
         assert distributed.weighted_sum(tree, 1.0) is tree
-        assert (distributed.any_of(True), distributed.any_of(False), distributed.broadcast(2.5)) == (True, False, 2.5)
-        found = distributed.share_out([2, 1], int, lambda size: {"x": torch.full((size,), size)}, lambda done: None)
+        assert distributed.all_gather(2.5) == [2.5]
+        assert (distributed.any_process(True), distributed.any_process(False)) == (True, False)
+        found = distributed.map_in_turn([2, 1], int, lambda size: {"x": torch.full((size,), size)}, lambda done: None)
         assert found["x"].tolist() == [2, 2, 1]
 
 

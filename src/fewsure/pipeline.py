@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fewsure.certification.freshness import Record, data_record, record_data
-from fewsure.core.distributed import any_of, is_first, rank_zero_first
+from fewsure.core.distributed import any_process, is_rank_zero, rank_zero_first
 from fewsure.core.progress import ProgressLine, silenced
 from fewsure.core.signals import Stopped, StopSignal
 from fewsure.data.pools import Split
@@ -106,7 +106,9 @@ def train_run(
     """
     validation = _validation(run.experiment, keep_best, device) if keep_best else None
     with (
-        event_writer(run.folder, _updates_made(run, device)) if tensorboard and is_first() else nullcontext() as log,
+        event_writer(run.folder, _updates_made(run, device))
+        if tensorboard and is_rank_zero()
+        else nullcontext() as log,
         ProgressLine(f"training {run.experiment.algorithm_name}") as line,
         StopSignal() as stop,
     ):
@@ -127,7 +129,7 @@ def train_run(
             log=log,
             stop=stop,
         )
-    if any_of(stop()) and _updates_made(run, device) < run.experiment.training.updates:
+    if any_process(stop()) and _updates_made(run, device) < run.experiment.training.updates:
         raise Stopped(run.folder, stop.received or signal.SIGTERM)
     calibrated(run, device)
     lines = run.metrics()

@@ -31,7 +31,7 @@ from fewsure.certification.predictor import (
 from fewsure.certification.theorem import no_bound, theorem_of
 from fewsure.core.config import finite, normalise_fields
 from fewsure.core.devices import device_name
-from fewsure.core.distributed import is_first
+from fewsure.core.distributed import is_rank_zero
 from fewsure.core.files import write_atomically
 from fewsure.core.progress import ProgressLine
 from fewsure.errors import Diverged, FewsureError, require
@@ -138,7 +138,7 @@ def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, A
         losses = records(fresh, "verify", _at_most(request.verify, fresh))["loss"]
         record["measured"] = {**mean_over_tasks(losses), "tasks": len(losses), "on": name}
     record = finite(record | {"seconds": round(time.perf_counter() - start, 3)})
-    if is_first():
+    if is_rank_zero():
         if calibration is None:
             (run.folder / CALIBRATION).unlink(missing_ok=True)
         else:

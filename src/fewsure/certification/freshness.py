@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from fewsure.core.config import read_record
-from fewsure.core.distributed import is_first
+from fewsure.core.distributed import is_rank_zero
 from fewsure.core.files import write_atomically
 from fewsure.data import Data
 from fewsure.data.pools import Pool, Split
@@ -69,7 +69,7 @@ def record_data(run: Run, start: Record | None = None) -> None:
         },
         "start": start,
     }
-    if is_first():
+    if is_rank_zero():
         write_atomically(run.folder / FILE, json.dumps(record) + "\n")
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from fewsure.algorithms.simpa import Simpa
 from fewsure.core import streams
 from fewsure.core.devices import device_of
-from fewsure.core.distributed import share_out
+from fewsure.core.distributed import map_in_turn
 from fewsure.core.vectorise import better_looped, draw_noise, draw_per_task, for_each
 from fewsure.errors import Diverged
 from fewsure.evaluation.evaluate import as_evaluated
@@ -77,7 +77,7 @@ def theorem_of(
         return {"loss": loss[None], "mean": mean[None]}
 
     with as_evaluated(experiment):
-        draws = share_out(range(samples), lambda number: 1, draw, progress)
+        draws = map_in_turn(range(samples), lambda number: 1, draw, progress)
         critic = _critic(experiment, algorithm, meta, tasks, samples, _generator(seed, "critic", device))
     stacked, noise = draws["mean"], algorithm.weight_noise
     if not bool(stacked.isfinite().all()):

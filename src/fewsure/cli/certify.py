@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fewsure.certification.certify import Request, certify_run
 from fewsure.cli.common import Common, parse_groups
-from fewsure.core.distributed import is_first, process_group
+from fewsure.core.distributed import is_rank_zero, process_group
 from fewsure.errors import FewsureError
 from fewsure.report.certificates import certificate_text, keep, read_results, require_place
 from fewsure.training.runs import Run
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
         read_results(options.results)  # what cannot be read is refused before the work
     with process_group(options.device) as device:
         record = certify_run(Run.open(options.run), device, groups["certificate"])
-        if is_first():
+        if is_rank_zero():
             if record["updates"] < record["planned_updates"]:
                 of = f"checkpoint at {record['updates']:,} of {record['planned_updates']:,} updates"
                 print(f"fewsure: {of}", file=sys.stderr)

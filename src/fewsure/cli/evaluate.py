@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
     """Evaluate and print."""
     options = parse("evaluate", Options, arguments, __doc__)
     require(options.tasks >= 2, "tasks", "at least 2", options.tasks)
-    from fewsure.core.distributed import is_first, process_group
+    from fewsure.core.distributed import is_rank_zero, process_group
     from fewsure.pipeline import evaluate_run
     from fewsure.report.evaluation_tables import evaluation_tables
     from fewsure.report.tables import print_tables
@@ -46,5 +46,5 @@ def main(arguments: list[str]) -> None:
     run = Run.open(options.run)
     with process_group(options.device) as device:
         summary = evaluate_run(run, device, tasks=options.tasks, seed=options.seed, checkpoint=options.checkpoint)
-        if is_first():
+        if is_rank_zero():
             print(json.dumps(summary)) if options.json else print_tables(evaluation_tables([summary]))

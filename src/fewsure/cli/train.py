@@ -19,7 +19,7 @@ from pathlib import Path
 from fewsure.algorithms import ALGORITHMS
 from fewsure.cli.common import Common, parse, parse_groups, peek
 from fewsure.cli.options import first_line
-from fewsure.core.distributed import is_first, process_group
+from fewsure.core.distributed import is_rank_zero, process_group
 from fewsure.data import DATA
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.pipeline import start_at_maml, start_run, train_run
@@ -84,9 +84,9 @@ def main(arguments: list[str]) -> None:
             max_skipped=options.max_skipped,
             tensorboard=options.tensorboard,
         )
-        if options.json and is_first():
+        if options.json and is_rank_zero():
             print(json.dumps({"run": str(run.folder)} | last))
-        elif is_first():
+        elif is_rank_zero():
             print_tables([training_table(run.metrics())])
             _name_lagging_components(run)
             print(f"trained {run.folder} in {last['seconds']:.0f} s; next: fewsure evaluate {run.folder}")

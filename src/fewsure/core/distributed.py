@@ -2,15 +2,15 @@
 
     torchrun --nproc-per-node=4 -m fewsure train simpa --out runs/simpa --resume
 
-Every process draws the random numbers of the whole meta-batch and takes the tasks of its share. The sum of their
+Every process draws the random numbers of the whole meta-batch and takes its share of the tasks. The sum of their
 gradients, each weighted by its share of the tasks, is the gradient of one process, up to rounding. All then take the
-same step. The first process alone writes files and prints. Without `torchrun` there is one process, and nothing here
-does anything.
+same step. Rank zero alone writes files and prints. Without `torchrun` there is one process, and nothing here does
+anything.
 """
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -26,33 +26,32 @@ from fewsure.core.devices import find_device
 from fewsure.core.progress import silenced
 from fewsure.errors import FewsureError
 
-PATIENCE = timedelta(minutes=30)
+TIMEOUT = timedelta(minutes=30)
 """How long a process waits for one that lives but does not answer, which may be decoding its data. One that has ended
 is noticed at once."""
-FIRST = 0
 Result = TypeVar("Result")
 Part = TypeVar("Part")
 
 
-class _Hosts:
-    """The group in which hosts talk about numbers that are on no device."""
+class _Gloo:
+    """The group in which processes exchange values that are on no device."""
 
     group: Any = None
 
 
 def rank() -> int:
     """The number of this process."""
-    return dist.get_rank() if dist.is_initialized() else FIRST
+    return dist.get_rank() if dist.is_initialized() else 0
 
 
-def processes() -> int:
-    """How many there are."""
+def world_size() -> int:
+    """How many processes there are."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def is_first() -> bool:
+def is_rank_zero() -> bool:
     """Whether this process is the one that writes and prints."""
-    return rank() == FIRST
+    return rank() == 0
 
 
 @contextmanager
@@ -62,122 +61,101 @@ def process_group(device_name: str) -> Iterator[torch.device]:
         yield find_device(device_name)
         return
     device = _own_device(device_name)
-    with _reachable():
+    with _named_failure():
         if device.type == "cuda":
             torch.cuda.set_device(device)
         backend = "nccl" if device.type == "cuda" else "gloo"
-        store, number, count = next(rendezvous("env://", timeout=PATIENCE))
+        store, number, count = next(rendezvous("env://", timeout=TIMEOUT))
         # torchrun keeps its store when it restarts processes, with the addresses of those that have ended.
         own = PrefixStore(f"fewsure-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-        dist.init_process_group(backend, store=own, rank=number, world_size=count, timeout=PATIENCE)
-        _Hosts.group = dist.new_group(backend="gloo", timeout=PATIENCE)
-    with silenced(not is_first()):
+        dist.init_process_group(backend, store=own, rank=number, world_size=count, timeout=TIMEOUT)
+        _Gloo.group = dist.new_group(backend="gloo", timeout=TIMEOUT)
+    with silenced(not is_rank_zero()):
         yield device
-    with _reachable():  # after an error the others may be gone, and there is nobody to take leave of
-        dist.barrier(_Hosts.group)
+    with _named_failure():  # after an error the others may be gone, and there is nobody to take leave of
+        dist.barrier(_Gloo.group)
         dist.destroy_process_group()
-    _Hosts.group = None
+    _Gloo.group = None
 
 
-def share(tasks: int) -> slice:
-    """The tasks of this process: consecutive ones, and as many as the others have, or one more.
+def task_share(tasks: int) -> slice:
+    """This process's part of a meta-batch: consecutive tasks, and as many as the others have, or one more.
 
-    >>> share(20)
+    >>> task_share(20)
     slice(0, 20, None)
     """
-    return slice(tasks * rank() // processes(), tasks * (rank() + 1) // processes())
-
-
-def require_enough(tasks: int) -> None:
-    """Refuse more processes than there are tasks in a meta-batch."""
-    if tasks < processes():
+    if tasks < world_size():
         raise FewsureError(
-            f"expected `tasks` to be at least the number of processes, but got {tasks} and {processes()}; "
+            f"expected `tasks` to be at least the number of processes, but got {tasks} and {world_size()}; "
             "start fewer processes, or train with more --tasks"
         )
+    return slice(tasks * rank() // world_size(), tasks * (rank() + 1) // world_size())
 
 
 def weighted_sum(tree: Any, weight: float) -> Any:
     """Σ over processes of weight · tree, whose leaves are tensors on this process's device; one message for all."""
-    if processes() == 1:
+    if world_size() == 1:
         return tree
     leaves, layout = pytree.tree_flatten(tree)
     flat = torch.cat([leaf.reshape(-1) for leaf in leaves]) * weight
-    with _reachable():
+    with _named_failure():
         dist.all_reduce(flat)
     pieces = torch.split(flat, [leaf.numel() for leaf in leaves])
     summed = [piece.view(leaf.shape).to(leaf.dtype) for piece, leaf in zip(pieces, leaves, strict=True)]
     return pytree.tree_unflatten(summed, layout)
 
 
-def any_of(flag: bool) -> bool:
+def all_gather(value: Result) -> list[Result]:
+    """The value of each process, in the order of ranks; tensors must be on the CPU."""
+    if not dist.is_initialized():
+        return [value]
+    values: list[Any] = [None] * world_size()
+    with _named_failure():
+        dist.all_gather_object(values, value, _Gloo.group)
+    return values
+
+
+def any_process(flag: bool) -> bool:
     """Whether it is true in any process."""
-    return flag if not dist.is_initialized() else bool(_reduced(torch.tensor(float(flag)), dist.ReduceOp.MAX))
-
-
-def broadcast(value: float) -> float:
-    """What the first process has."""
-    return value if not dist.is_initialized() else float(_reduced(torch.tensor(value if is_first() else 0.0).double()))
+    return any(all_gather(flag))
 
 
 def rank_zero_first(first: Callable[[], Result], others: Callable[[], Result]) -> Result:
-    """Let the first process do something, and then the others; they end with it if it fails."""
+    """Let rank zero do something, and then the others; they end with it if it fails."""
     if not dist.is_initialized():
         return first()
     result: Any = None
     try:
-        result = first() if is_first() else None
+        result = first() if is_rank_zero() else None
     except BaseException:
-        any_of(True)
+        any_process(True)
         raise
-    if any_of(False):
+    if any_process(False):
         raise FewsureError("the first process has ended with an error; see its message")
-    return result if is_first() else others()
+    return result if is_rank_zero() else others()
 
 
-def share_out(
+def map_in_turn(
     parts: Iterable[Part],
     rows: Callable[[Part], int],
     work: Callable[[Part], Mapping[str, Tensor]],
     progress: Callable[[int], None],
 ) -> dict[str, Tensor]:
-    """What `work` finds of each part, joined in order: by name, tensors with a leading dimension of `rows`.
+    """The results of `work` on each part, joined in order: by name, tensors with a leading dimension of `rows`.
 
     Processes take parts in turn, and each has the whole result, then on the CPU. `progress` hears how many rows are
     done.
     """
-    found: list[tuple[slice, Mapping[str, Tensor]]] = []
-    done, spare = 0, None
+    own: list[tuple[int, Mapping[str, Tensor]]] = []
+    done = 0
     for number, part in enumerate(parts):
-        place = slice(done, done + rows(part))
-        if number % processes() == rank():
-            found.append((place, work(part)))
-        elif not found:
-            spare = part
-        done = place.stop
+        if number % world_size() == rank():
+            found = work(part)
+            own.append((number, {name: value.cpu() for name, value in found.items()} if world_size() > 1 else found))
+        done += rows(part)
         progress(done)
-    if not found and spare is not None:  # more processes than parts: this one must know what is found, all the same
-        found.append((slice(0, 0), {name: value[:0] for name, value in work(spare).items()}))
-    return _joined(found, done)
-
-
-def _joined(found: Sequence[tuple[slice, Mapping[str, Tensor]]], rows: int) -> dict[str, Tensor]:
-    if not dist.is_initialized():
-        return {name: torch.cat([tensors[name] for _, tensors in found]) for name in found[0][1]}
-    joined = {}
-    for name, like in found[0][1].items():
-        kind = torch.uint8 if like.dtype == torch.bool else like.dtype
-        whole = torch.zeros((rows, *like.shape[1:]), dtype=kind)
-        for place, tensors in found:
-            whole[place] = tensors[name].to(kind)
-        joined[name] = _reduced(whole).to(like.dtype)
-    return joined
-
-
-def _reduced(tensor: Tensor, operation: Any = dist.ReduceOp.SUM) -> Tensor:
-    with _reachable():
-        dist.all_reduce(tensor, operation, group=_Hosts.group)
-    return tensor
+    everything = sorted((pair for pairs in all_gather(own) for pair in pairs), key=lambda pair: pair[0])
+    return {name: torch.cat([tensors[name] for _, tensors in everything]) for name in everything[0][1]}
 
 
 def _own_device(name: str) -> torch.device:
@@ -195,7 +173,7 @@ def _own_device(name: str) -> torch.device:
 
 
 @contextmanager
-def _reachable() -> Iterator[None]:
+def _named_failure() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # gloo and NCCL raise it, and kinds of it, for whatever goes wrong between processes

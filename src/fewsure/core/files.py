@@ -67,7 +67,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def leftovers(folder: Path) -> set[Path]:
+def partial_files(folder: Path) -> set[Path]:
     """What killed processes have left of files that they were writing into a folder."""
     return set(folder.glob(f".*{PARTIAL}"))
 

@@ -14,6 +14,7 @@ A file is whole or not there, and one whose header says something else is not ta
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -22,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fewsure.core.distributed import is_first
+from fewsure.core.distributed import is_rank_zero
 from fewsure.core.files import make_folder, write_atomically
 from fewsure.errors import FewsureError
 from fewsure.types import Records
@@ -49,17 +50,17 @@ class Store(Protocol):
         """Keep one."""
 
 
+@dataclass(frozen=True)
 class DiscardShards:
-    """Shards that are summed up and not kept; `heard` is told how many tasks each had."""
+    """Shards that are summed up and not kept; `written` is told how many tasks each had."""
 
-    def __init__(self, heard: Callable[[int], None]) -> None:
-        self._heard = heard
+    written: Callable[[int], None]
 
     def read(self, first: int, tasks: int) -> Shard | None:
         return None
 
     def write(self, first: int, shard: Shard) -> None:
-        self._heard(rows(shard.records))
+        self.written(rows(shard.records))
 
 
 class InMemory(dict[int, Shard]):
@@ -72,11 +73,11 @@ class InMemory(dict[int, Shard]):
         self[first] = shard
 
 
+@dataclass(frozen=True)
 class ShardFolder:
     """Shards as files of a folder that is named after the evaluation."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: Path
 
     def read(self, first: int, tasks: int) -> Shard | None:
         try:
@@ -98,7 +99,7 @@ class ShardFolder:
         return Shard(records, seconds)
 
     def write(self, first: int, shard: Shard) -> None:
-        if is_first():
+        if is_rank_zero():
             make_folder(self.folder)
             tasks = rows(shard.records)
             header = self._header(first, tasks) | {"seconds": f"{shard.seconds:.3f}"}
@@ -121,15 +122,16 @@ class ShardFolder:
         return {"format": str(SHARD_FORMAT), "evaluation": evaluation, "first": str(first), "tasks": str(tasks)}
 
 
+@dataclass(frozen=True)
 class EvaluatedTasks:
     """The records of an evaluation's tasks; iterating gives them in order, `SHARD` tasks at a time."""
 
-    def __init__(self, shards: ShardFolder, tasks: int) -> None:
-        self._shards, self._tasks = shards, tasks
+    shards: ShardFolder
+    tasks: int
 
     def __iter__(self) -> Iterator[Records]:
-        for first in range(0, self._tasks, SHARD):
-            yield self._shards.load(first, min(SHARD, self._tasks - first)).records
+        for first in range(0, self.tasks, SHARD):
+            yield self.shards.load(first, min(SHARD, self.tasks - first)).records
 
 
 def rows(records: Records) -> int:

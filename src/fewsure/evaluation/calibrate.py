@@ -14,7 +14,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from fewsure.core.distributed import any_of
+from fewsure.core.distributed import any_process
 from fewsure.core.progress import ProgressLine
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged
@@ -50,7 +50,7 @@ def calibrated(run: Run, device: torch.device) -> Experiment:
     if not names:
         return experiment
     values = run.fitted(names)
-    if any_of(values is None):  # all processes must do the same
+    if any_process(values is None):  # all processes must do the same
         values = calibrate(experiment, run.load(device).meta, device)
         run.save_fitted(values)
     return _with(experiment, values or {})

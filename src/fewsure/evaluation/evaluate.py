@@ -20,7 +20,7 @@ from torch import Tensor
 from fewsure.core import streams
 from fewsure.core.cuda_graph import CudaGraph
 from fewsure.core.devices import device_name, device_of, precision
-from fewsure.core.distributed import any_of, processes, share_out
+from fewsure.core.distributed import any_process, map_in_turn, world_size
 from fewsure.core.shards import SHARD, InMemory, Shard, Store, concat_shards
 from fewsure.core.vectorise import better_looped, count, draw_noise, draw_per_task, for_each, take
 from fewsure.data import Tasks
@@ -80,7 +80,7 @@ def evaluate_in_shards(
         nonlocal earlier, samples
         for first, size in sizes.items():
             shard = store.read(first, size)
-            missing = any_of(shard is None)  # all processes must do the same
+            missing = any_process(shard is None)  # all processes must do the same
             if shard is None or missing:
                 records = _computed(blocks, first, size, store, progress)
             else:
@@ -173,7 +173,7 @@ class UnseenBlocks:
         self._every_task = _every_task(experiment, meta, shared, scorer(experiment).score)
         self._generator = torch.Generator(self._device)
         on_gpu = self._device.type == "cuda"
-        records = on_gpu and experiment.training.cuda_graph and processes() == 1
+        records = on_gpu and experiment.training.cuda_graph and world_size() == 1
         self._recorded = CudaGraph[dict[str, Tensor]](self._generator, name="a block of tasks", records=records)
 
     def records(self, first: int, tasks: int, progress: Callable[[int], None]) -> dict[str, Tensor]:
@@ -187,7 +187,7 @@ class UnseenBlocks:
             return min(BLOCK, first + tasks - start)
 
         with as_evaluated(self._experiment):
-            found = share_out(starts, size, lambda start: self._block(start // BLOCK, size(start)), progress)
+            found = map_in_turn(starts, size, lambda start: self._block(start // BLOCK, size(start)), progress)
         return {name: value.cpu() for name, value in found.items()}  # on a GPU, the one time that the host waits
 
     def _block(self, index: int, tasks: int) -> dict[str, Tensor]:
@@ -221,7 +221,7 @@ def score_blocks(
         return {name: value.cpu() for name, value in every_task(block).items()}
 
     with as_evaluated(experiment):
-        return share_out(blocks, count, records_of, progress)
+        return map_in_turn(blocks, count, records_of, progress)
 
 
 @contextmanager

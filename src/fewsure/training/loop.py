@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fewsure.core.devices import device_name
-from fewsure.core.distributed import any_of, broadcast, rank_zero_first
+from fewsure.core.distributed import all_gather, any_process, rank_zero_first
 from fewsure.errors import Diverged, FewsureError
 from fewsure.training.experiment import RANDOM_START
 from fewsure.training.runs import Checkpoint, Run
@@ -64,7 +64,7 @@ def train(
     updates = run.experiment.training.updates
     from_seed = run.experiment.start == RANDOM_START and not run.has_checkpoint
     start = run.initial() if from_seed else run.load(device)
-    if broadcast(start.update) != start.update:
+    if len(set(all_gather(start.update))) > 1:
         raise FewsureError(f"{run.folder} is not the same folder for all processes; put it where all machines see it")
     meta = {part: {name: value.to(device) for name, value in params.items()} for part, params in start.meta.items()}
     options = run.experiment.training
@@ -93,7 +93,7 @@ def train(
     while update < updates and not stopping:
         make_update(update)
         update += 1
-        stopping = any_of(stop())
+        stopping = any_process(stop())
         planned = update % checkpoint_every == 0 or update == updates
         checkpoint = planned or stopping
         validated = validation is not None and (update % validation.every == 0 or update == updates)

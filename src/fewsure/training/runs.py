@@ -33,8 +33,8 @@ from torch import Tensor
 
 from fewsure.core import streams
 from fewsure.core.config import from_json, read_record
-from fewsure.core.distributed import is_first
-from fewsure.core.files import append_line, leftovers, make_folder, sync, write_atomically
+from fewsure.core.distributed import is_rank_zero
+from fewsure.core.files import append_line, make_folder, partial_files, sync, write_atomically
 from fewsure.core.shards import EvaluatedTasks, ShardFolder, concat_shards
 from fewsure.errors import FewsureError
 from fewsure.training.experiment import Experiment, from_values
@@ -79,7 +79,7 @@ class Run:
         """Start a run in a new or empty folder."""
         if (folder / "config.json").exists():
             raise FewsureError(f"{folder} already holds a run; continue it with --resume, or choose another --out")
-        if folder.exists() and (not folder.is_dir() or set(folder.iterdir()) - leftovers(folder)):
+        if folder.exists() and (not folder.is_dir() or set(folder.iterdir()) - partial_files(folder)):
             raise FewsureError(f"expected --out to be a new or empty folder, but {folder} is not; choose another")
         experiment = replace(experiment, data=experiment.data.prepared())
         run = cls(folder, experiment, __version__)
@@ -106,7 +106,7 @@ class Run:
 
     def save(self, checkpoint: Checkpoint, *, keep_last: int = 1) -> None:
         """Make it the last checkpoint; with `keep_last` above 1, keep so many of the last ones beside it."""
-        if not is_first():
+        if not is_rank_zero():
             return
         content = _to_bytes(checkpoint)
         if keep_last > 1:  # first, so that none is missing after a kill in between
@@ -119,7 +119,7 @@ class Run:
 
     def forget_older(self, keep_last: int) -> None:
         """Delete all but the last few checkpoints of the history; nothing unless more than one is to be kept."""
-        if is_first() and keep_last > 1:
+        if is_rank_zero() and keep_last > 1:
             for update in self.kept()[:-keep_last]:
                 self._history_file(update).unlink(missing_ok=True)
 
@@ -133,7 +133,7 @@ class Run:
 
     def save_best(self, checkpoint: Checkpoint, score: float) -> None:
         """Keep a checkpoint with its score on validation tasks, if that is the lowest so far."""
-        if is_first() and score < self.best_score():
+        if is_rank_zero() and score < self.best_score():
             content = _to_bytes(checkpoint, score=torch.tensor(score, dtype=torch.float64))
             write_atomically(self.folder / BEST_FILE, content)
 
@@ -206,7 +206,7 @@ class Run:
             raise FewsureError(f"{path} is damaged or cut short ({error}); train the run anew{older}") from error
 
     def append_metrics(self, line: dict[str, Any]) -> None:
-        if is_first():
+        if is_rank_zero():
             append_line(self.folder / METRICS, json.dumps(line))
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -226,13 +226,13 @@ class Run:
     def forget_metrics_after(self, update: int) -> float:
         """Drop lines that a checkpoint does not cover; the seconds of training up to it."""
         kept = [line for line in self.metrics() if line["update"] <= update]
-        if is_first():
+        if is_rank_zero():
             write_atomically(self.folder / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
         return float(kept[-1]["seconds"]) if kept else 0.0
 
     def save_fitted(self, values: Mapping[str, float]) -> None:
         """Keep the options that were fitted on validation tasks."""
-        if is_first():
+        if is_rank_zero():
             write_atomically(self.folder / FITTED, json.dumps(dict(values)) + "\n")
 
     def fitted(self, names: Sequence[str]) -> dict[str, float] | None:
@@ -260,7 +260,7 @@ class Run:
 
         Its records have been kept before; those of evaluations that it replaces are removed.
         """
-        if is_first():
+        if is_rank_zero():
             name = _evaluation_name(which)
             write_atomically(self.folder / f"{name}.json", json.dumps(summary, indent=1) + "\n")
             for path in (self.folder / name).iterdir():
@@ -288,7 +288,7 @@ class Run:
 
     def forget_evaluation(self) -> None:
         """Remove what belongs to earlier meta-parameters."""
-        if is_first():
+        if is_rank_zero():
             names = (FITTED, "certificate.json", "conformal.safetensors")
             for path in (*self.folder.glob("evaluation*"), *(self.folder / name for name in names)):
                 _remove(path)

@@ -12,7 +12,7 @@ from torch import Tensor
 from fewsure.core import streams
 from fewsure.core.cuda_graph import CudaGraph
 from fewsure.core.devices import precision
-from fewsure.core.distributed import processes, require_enough, share, weighted_sum
+from fewsure.core.distributed import task_share, weighted_sum, world_size
 from fewsure.core.vectorise import draw_noise, take
 from fewsure.training.engine import Engine
 from fewsure.training.experiment import Experiment, Training
@@ -50,12 +50,11 @@ class MetaUpdate:
         data = experiment.data
         self._noise_spec = algorithm.noise(model, data.support_size, data.query_size)
         self._tasks = experiment.data.tasks("train", device)
-        require_enough(experiment.training.tasks)
-        self._share = share(experiment.training.tasks)
+        self._share = task_share(experiment.training.tasks)
         self._generator = torch.Generator(device)
         self._update = torch.zeros((), dtype=torch.long, device=device)
         # Messages between processes are not recorded: that has never been tried on a machine with several GPUs.
-        records = device.type == "cuda" and experiment.training.cuda_graph and processes() == 1
+        records = device.type == "cuda" and experiment.training.cuda_graph and world_size() == 1
         self._recorded = CudaGraph[None](self._generator, name="the update", records=records)
         self._names: list[str] = []
         self._sums: Tensor | None = None
