@@ -2,6 +2,7 @@
 
 import hashlib
 import zipfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ MEMBERS = {"b/2.png": b"four", "a/1.png": b"one", "a/0.png": b"zero"}
 
 
 def contents(folder: Path, stem: str = "train") -> list[tuple[str, bytes]]:
-    with archives.members(folder, stem) as members:
-        return [(member.path, member.read()) for member in members]
+    with ExitStack() as stack:
+        return [(member.path, member.read()) for member in archives.members(folder, stem, stack)]
 
 
 def test_all_layouts_look_the_same(tmp_path: Path) -> None:

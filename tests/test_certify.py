@@ -21,10 +21,10 @@ from fewsure.certification.theorem import theorem_of
 from fewsure.cli.main import main
 from fewsure.core import streams
 from fewsure.core.vectorise import take
-from fewsure.data.classification import FeatureHeadOptions, Features, forget_pools
-from fewsure.data.episodes import Episodes
+from fewsure.data.episodes import Episodes, RowTasks
+from fewsure.data.features import FeatureHeadOptions, Features
+from fewsure.data.memory import forget
 from fewsure.data.own.arrays import GivenClasses, GivenRegression, Source, classification_tasks, regression_tasks
-from fewsure.data.own.regression import RowTasks
 from fewsure.data.own.tables import Table
 from fewsure.data.pools import SPLITS, Pool, restrict
 from fewsure.data.sets.sine_line import SineLine
@@ -430,7 +430,7 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path, capsys: pytest.Ca
 def test_classes_of_training_are_refused(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", blobs(tmp_path / "blobs"))
     shutil.copy(tmp_path / "blobs" / "test.npz", tmp_path / "blobs" / "train.npz")
-    forget_pools()
+    forget()
     before = files(run.folder)
     with pytest.raises(FewsureError, match=r"24 of 24 were classes of training, .* a certificate needs fresh ones"):
         certify_run(run, CPU, Request(tasks=4))
@@ -440,7 +440,7 @@ def test_classes_of_training_are_refused(tmp_path: Path) -> None:
 def test_classes_of_validation_are_refused_whatever_they_were_used_for(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", blobs(tmp_path / "blobs"))
     shutil.copy(tmp_path / "blobs" / "test.npz", tmp_path / "blobs" / "validation.npz")
-    forget_pools()
+    forget()
     with pytest.raises(FewsureError, match="24 of 24 were classes of validation"):
         certify_run(run, CPU, Request(tasks=4))
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fewsure.cli.main import main
+from fewsure.data import DATA_SETS
 from fewsure.data.description import Remote
 from fewsure.data.pools import SPLITS
-from fewsure.data.sets.registry import DATA_SETS
 
 from .data_files import image_bytes, random_image, write_zip
 from .test_data_sets import small_omniglot
@@ -30,7 +30,7 @@ def test_list_says_what_there_is_and_where(own_data: Path, capsys: pytest.Captur
     result = json.loads(capsys.readouterr().out)
     assert result["data_root"] == str(own_data)
     assert set(result["data_sets"]) == {
-        *("omniglot", "cifar-fs", "mini-imagenet", "tiered-imagenet", "tiny-tiered"),
+        *("omniglot", "cifar-fs", "mini-imagenet", "tiered-imagenet"),
         *("mini-imagenet-leo", "tiered-imagenet-leo"),
     }
     assert result["data_sets"]["omniglot"]["found"] == ["train", "validation"]
@@ -93,7 +93,7 @@ def test_data_root_is_an_option(own_data: Path, tmp_path: Path, capsys: pytest.C
         (["check", "omniglt"], "expected `name` to be one of omniglot, "),
         (["check", "omniglot"], "run `fewsure data get omniglot`"),
         (["get", "mini-imagenet"], "has no official download: expected mini-imagenet-cache-train.pkl"),
-        (["get", "tiny-tiered"], "classes.csv; put them into "),
+        (["get", "tiered-imagenet"], "for val and test; put them into "),
     ],
 )
 def test_what_is_wrong_is_one_line(

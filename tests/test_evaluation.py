@@ -26,7 +26,7 @@ from fewsure.cli.main import main
 from fewsure.core import streams
 from fewsure.core.cuda_graph import CudaGraph
 from fewsure.core.shards import SHARD, InMemory, ShardFolder, concat_shards
-from fewsure.data.classification import FeatureHeadOptions, Features
+from fewsure.data.features import FeatureHeadOptions, Features
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation.compare import compare_runs

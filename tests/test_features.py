@@ -15,9 +15,8 @@ from fewsure.cli.main import main
 from fewsure.core.signals import Stopped
 from fewsure.data.augmentation import crops, jittered, unit
 from fewsure.data.episodes import Episodes
-from fewsure.data.io.checksums import pool_checksum
 from fewsure.data.io.feature_files import load_features
-from fewsure.data.pools import SPLITS, Pool, Split
+from fewsure.data.pools import SPLITS, Pool, Split, pool_checksum
 from fewsure.errors import Diverged, FewsureError
 from fewsure.features import workflow
 from fewsure.features.classifier import Recipe, Training, build_network, channel_statistics, hold_out

@@ -120,4 +120,4 @@ def test_the_preset_for_cpus_trains_and_evaluates_on_real_omniglot(
 
 def test_protonet_on_regression_says_why_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "protonet", "--out", str(tmp_path / "run")]) == 2
-    assert "nearest class mean, but sine-line is regression" in capsys.readouterr().err
+    assert "protonet solves classification alone, but sine-line is regression" in capsys.readouterr().err

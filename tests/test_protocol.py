@@ -13,7 +13,7 @@ from fewsure.core import streams
 from fewsure.core.config import LEARNED
 from fewsure.core.vectorise import draw_noise, draw_per_task, for_each
 from fewsure.data import DATA
-from fewsure.data.classification import Features
+from fewsure.data.features import Features
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.evaluation.evaluate import evaluate

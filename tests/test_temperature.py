@@ -13,7 +13,7 @@ import torch
 from fewsure import FewsureError, load
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.predictor import checkpoint_digest
-from fewsure.data.classification import Features
+from fewsure.data.features import Features
 from fewsure.evaluation.calibrate import TASKS, calibrated, most_likely_temperature
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.evaluation.temperature import Temperature, log_odds

@@ -20,7 +20,7 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,11 +35,12 @@ from fewsure.certification.freshness import require_fresh
 from fewsure.core.config import to_record
 from fewsure.data.description import DataSet
 from fewsure.data.io import archives, cache, unpickle
-from fewsure.data.io.checksums import LIST, pool_checksum, verify
+from fewsure.data.io.checksums import LIST, verify
 from fewsure.data.io.feature_files import load_features
 from fewsure.data.io.images import decode
 from fewsure.data.io.table_files import read_blocks
-from fewsure.data.sets import cifar_fs, mini_imagenet, tiny_tiered
+from fewsure.data.pools import pool_checksum
+from fewsure.data.sets import cifar_fs, mini_imagenet
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
 from fewsure.features import workflow
@@ -61,7 +62,7 @@ NAMES = (
     *("run: config.json", "run: checkpoint", "run: best checkpoint", "run: metrics.jsonl", "run: evaluation.json"),
     *("run: evaluated tasks", "run: fitted.json", "run: calibration", "run: data.json"),
     *("run: certificate.json", "adapted task", "results", "features.json", "feature network"),
-    *("pickle", "zip", "tar", "image", "csv", "list of images", "list of classes", "list of checksums"),
+    *("pickle", "zip", "tar", "image", "csv", "list of images", "list of checksums"),
     *("features", "cache"),
 )
 DATA_SET = DataSet(
@@ -73,7 +74,7 @@ DATA_SET = DataSet(
     classes={},
     placement="",
     files=lambda folder, split: [],
-    read=lambda folder, split: nullcontext([]),
+    read=lambda folder, split, stack: [],
 )
 FULL = 120_000
 MEMORY = 4 * 2**30
@@ -372,8 +373,8 @@ def all_readers(place: Path) -> dict[str, Reader]:
         trained.evaluation_records()
 
     def all_of_zip(path: Path) -> None:
-        with archives.members(path.parent, path.stem) as members:
-            for member in members:
+        with ExitStack() as stack:
+            for member in archives.members(path.parent, path.stem, stack):
                 member.read()
 
     def all_of_table(path: Path) -> None:
@@ -427,7 +428,7 @@ def all_readers(place: Path) -> dict[str, Reader]:
     features_folder = place / "features"
     features_folder.mkdir()
     whole_certificate = (trained.folder / "certificate.json").read_bytes()
-    image_table, class_table = b"filename,label\na.png,bird\n", b"split,wnid,superclass\ntrain,n01,bird\n"
+    image_table = b"filename,label\na.png,bird\n"
     member = archives.Member("a.png", "a.png", lambda: io.BytesIO(b""), 0)
     readers = {
         "run: config.json": run_file("config.json", lambda path: Run.open(copy)),
@@ -451,10 +452,7 @@ def all_readers(place: Path) -> dict[str, Reader]:
         "tar": Reader(file(cifar_fs.ARCHIVE, streams), tars()),
         "image": Reader(image, images()),
         "csv": Reader(file("table.csv", all_of_table), [b"task,x,y\na,1,2\nb,3,4.5\n", b"task;y\n\xc3\xa4;1e5\n"]),
-        "list of images": Reader(file("t.csv", lambda path: mini_imagenet._of_table(path, [member])), [image_table]),
-        "list of classes": Reader(
-            file("c.csv", lambda path: tiny_tiered._super_categories(path, "train")), [class_table]
-        ),
+        "list of images": Reader(file("t.csv", lambda path: mini_imagenet._table_items(path, [member])), [image_table]),
         "list of checksums": Reader(file(LIST, checksums), [b"0" * 64 + b"  other.zip\n" + b"1" * 64 + b" *a/b.png\n"]),
         "features": Reader(features, feature_files()),
         "cache": Reader(cached, cache_files()),

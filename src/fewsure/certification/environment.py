@@ -25,8 +25,7 @@ from fewsure.certification.freshness import STREAM
 from fewsure.core import streams
 from fewsure.core.vectorise import count, take
 from fewsure.data import Data, PoolTasks, Tasks
-from fewsure.data.episodes import Episodes
-from fewsure.data.own.regression import RowTasks
+from fewsure.data.episodes import Episodes, RowTasks
 from fewsure.data.pools import Pool, restrict
 from fewsure.errors import FewsureError, require
 from fewsure.evaluation.evaluate import BLOCK

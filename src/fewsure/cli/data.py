@@ -14,14 +14,12 @@ examples:
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from fewsure.cli.common import Common, parse
-from fewsure.data.command import check_data, get_data, get_text, is_own, list_data, list_text
-from fewsure.data.own.check import Roles, check_images, check_table
-from fewsure.data.own.findings import check_text
+from fewsure.data.check import Roles, check_data, check_text
+from fewsure.data.command import get_data, get_text, list_data, list_text
 from fewsure.errors import FewsureError, require_known
 
 
@@ -55,18 +53,5 @@ def main(arguments: list[str]) -> None:
         result, text = get_data(get.name), get_text
     else:
         options = check = parse("data check", CheckOptions, rest, __doc__)
-        result, text = _check(check), check_text
+        result, text = check_data(check.name, check), check_text
     print(json.dumps(result) if options.json else text(result))
-
-
-def _check(options: CheckOptions) -> dict[str, Any]:
-    if not is_own(options.name):
-        return check_data(options.name)
-    path = Path(options.name).expanduser()
-    if path.is_file():
-        return check_table(path, options)
-    for role in fields(Roles):
-        if getattr(options, role.name):
-            option = f"--{role.name.replace('_', '-')}"
-            raise FewsureError(f"expected {option} with a table, but {path} is a folder of images; leave it out")
-    return check_images(path)

@@ -5,7 +5,7 @@ afterwards. The folder can then be trained on with `--data features`.
 
 examples:
   fewsure features --data cifar-fs --out features/cifar-fs
-  fewsure features --data cifar-fs --network wrn-28-10 --jitter 0.4 --out features/wrn
+  fewsure features --data mini-imagenet --network wrn-28-10 --jitter 0.4 --out features/mini-imagenet
   fewsure features --data cifar-fs --out features/cifar-fs --resume
 """
 
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from fewsure.cli.common import Common, parse_groups, peek
 from fewsure.core.devices import find_device
+from fewsure.data import DATA_SETS
 from fewsure.data.io.cache import load
 from fewsure.data.pools import SPLITS
-from fewsure.data.sets.registry import DATA_SETS
 from fewsure.errors import require_known
 from fewsure.features.classifier import Recipe
 from fewsure.features.workflow import check_out, describe, make_features, recorded_recipe

@@ -38,7 +38,7 @@ class Options(Common):
     out: Path = Path("runs/last")
     """The run folder; it must not hold a run yet, unless --resume is given."""
     data: str = "sine-line"
-    """The tasks to learn from: `sine-line`; `omniglot`, `cifar-fs`, `mini-imagenet`, `tiered-imagenet`, `tiny-tiered`;
+    """The tasks to learn from: `sine-line`; `omniglot`, `cifar-fs`, `mini-imagenet`, `tiered-imagenet`;
     `mini-imagenet-leo`, `tiered-imagenet-leo`, `features`; of your own, `images`, `table`, `table-classes`."""
     preset: str = DEFAULT_PRESET
     """A named set of values for all options of the algorithm, the data, the network and the training; single options

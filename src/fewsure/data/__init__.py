@@ -2,26 +2,21 @@
 
 from typing import Any, NamedTuple
 
-from fewsure.data.classification import (
-    CifarFs,
-    FeatureHeadOptions,
-    Features,
-    MiniImageNet,
-    MiniImageNetLeo,
-    Omniglot,
-    TieredImageNet,
-    TieredImageNetLeo,
-    TinyTiered,
-)
+from fewsure.data.features import FeatureHeadOptions, Features
 from fewsure.data.own.arrays import GivenClasses, GivenImages, GivenRegression
 from fewsure.data.own.images import Images, OwnConv4Options
 from fewsure.data.own.tables import Table, TableClasses
 from fewsure.data.protocol import Data, PoolTasks, Tasks
+from fewsure.data.sets.cifar_fs import CifarFs
+from fewsure.data.sets.leo import MiniImageNetLeo, TieredImageNetLeo
+from fewsure.data.sets.mini_imagenet import MiniImageNet
+from fewsure.data.sets.omniglot import Omniglot
 from fewsure.data.sets.sine_line import SineLine
+from fewsure.data.sets.tiered_imagenet import TieredImageNet
 from fewsure.networks.conv4 import Conv4Options
 from fewsure.networks.mlp import MlpOptions
 
-__all__ = ["DATA", "Data", "DataKind", "PoolTasks", "Tasks"]
+__all__ = ["DATA", "DATA_SETS", "Data", "DataKind", "PoolTasks", "Tasks"]
 
 
 class DataKind(NamedTuple):
@@ -43,7 +38,6 @@ DATA: dict[str, DataKind] = {
     "cifar-fs": DataKind(CifarFs, Conv4Options, PHOTOGRAPHS),
     "mini-imagenet": DataKind(MiniImageNet, Conv4Options, PHOTOGRAPHS),
     "tiered-imagenet": DataKind(TieredImageNet, Conv4Options, PHOTOGRAPHS),
-    "tiny-tiered": DataKind(TinyTiered, Conv4Options, PHOTOGRAPHS),
     "mini-imagenet-leo": DataKind(MiniImageNetLeo, FeatureHeadOptions, FEATURES),
     "tiered-imagenet-leo": DataKind(TieredImageNetLeo, FeatureHeadOptions, FEATURES),
     "features": DataKind(Features, FeatureHeadOptions, FEATURES),
@@ -55,3 +49,9 @@ DATA: dict[str, DataKind] = {
     "given-images": DataKind(GivenImages, OwnConv4Options, OWN_CLASSES),
 }
 """Name on the command line → what it is. Data sets that begin with `given` come from Python."""
+
+DATA_SETS = {
+    kind.data_set.name: kind.data_set
+    for kind in (Omniglot, CifarFs, MiniImageNet, TieredImageNet, MiniImageNetLeo, TieredImageNetLeo)
+}
+"""Name → what is known about a published data set."""

@@ -1,18 +1,13 @@
-"""`fewsure data list | get NAME | check NAME`: each gives an object for --json, and has its own text for people."""
+"""`fewsure data list` and `fewsure data get NAME`: each gives an object for --json, and has its own text for people."""
 
-from collections.abc import Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
 
 from fewsure.core.places import cache_root, data_root
-from fewsure.data.description import DataSet, Remote
-from fewsure.data.io.cache import load
-from fewsure.data.io.checksums import verify
+from fewsure.data import DATA_SETS
+from fewsure.data.check import Result, in_columns
+from fewsure.data.description import Remote
 from fewsure.data.io.download import download
-from fewsure.data.io.feature_files import KINDS, features_file, load_features
-from fewsure.data.own.findings import Result, counted, laid_out
-from fewsure.data.pools import SPLITS, Pool, Split
-from fewsure.data.sets.registry import DATA_SETS
+from fewsure.data.pools import SPLITS
 from fewsure.errors import FewsureError, require_known
 
 
@@ -36,19 +31,16 @@ def list_data() -> Result:
 
 def list_text(result: Result) -> str:
     """The list as a table."""
-    rows = [("name", "classes", "example", "there", "licence", "what")]
+    rows = [["name", "classes", "example", "there", "licence", "what"]]
     for name, data in result["data_sets"].items():
         found = data["found"]
         there = "yes" if len(found) == len(SPLITS) else " ".join(found) or ("get" if data["download"] else "no")
         classes = " / ".join(str(data["classes"][split]) for split in SPLITS)
-        rows.append((name, classes, "×".join(map(str, data["shape"])), there, data["licence"], data["title"]))
-    return "\n".join(
-        [
-            laid_out(rows),
-            "",
-            "classes: train / validation / test, as published; there: `get` can be had with `fewsure data get NAME`",
-            f"looked for in {result['data_root']} (--data-root, $FEWSURE_DATA), each in a folder of its name",
-        ]
+        rows.append([name, classes, "×".join(map(str, data["shape"])), there, data["licence"], data["title"]])
+    return (
+        f"{in_columns(rows)}\n\n"
+        "classes: train / validation / test, as published; there: `get` can be had with `fewsure data get NAME`\n"
+        f"looked for in {result['data_root']} (--data-root, $FEWSURE_DATA), each in a folder of its name"
     )
 
 
@@ -76,70 +68,4 @@ def get_text(result: Result) -> str:
     lines = [f"{result['folder']}/{name}: {what}" for name, what in result["files"].items()]
     return "\n".join(
         [*(lines or [f"{result['folder']}: all there already"]), f"next: fewsure data check {result['data']}"]
-    )
-
-
-def is_own(name: str) -> bool:
-    """Whether a name is a path to a user's own images or table, rather than a data set or a folder of features."""
-    path = Path(name).expanduser()
-    features = any((path / f"{split}{kind}").exists() for split in SPLITS for kind in KINDS)
-    return name not in DATA_SETS and (path.is_file() or (path.is_dir() and not features))
-
-
-def check_data(name: str) -> Result:
-    """Read all splits of a data set, or of a folder of features, and say what is in them."""
-    if name in DATA_SETS:
-        data = DATA_SETS[name]
-        files = [path for split in SPLITS for path in data.found(split)]
-        compared = verify(dict.fromkeys(files), data.folder)
-        pools = {split: load(data, split) for split in SPLITS}
-        folder = data.folder
-    elif (folder := Path(name)).is_dir():
-        splits = [split for split in SPLITS if any((folder / f"{split}{kind}").exists() for kind in KINDS)]
-        pools = {split: load_features(folder, split) for split in splits or SPLITS}
-        data, compared = None, verify([features_file(folder, split) for split in pools], folder)
-    else:
-        raise FewsureError(
-            f"expected `name` to be one of {', '.join(DATA_SETS)}, a folder of features or of images, or a table, but "
-            f"there is no {name!r}"
-        )
-    return {
-        "data": name,
-        "path": str(folder),
-        "what": data.title if data else "features",
-        "unit": "classes",
-        "files": len(compared),
-        "files_compared": sum(compared.values()),
-        "splits": {split: _facts(pool) for split, pool in pools.items()},
-        "groups_in_two_splits": _shared({split: pool.groups for split, pool in pools.items()}),
-        "warnings": _warnings(data, pools),
-    }
-
-
-def _facts(pool: Pool) -> Result:
-    return counted(dict(zip(pool.classes, pool.counts.tolist(), strict=True))) | {
-        "shape": list(pool.examples.shape[1:]),
-        "dtype": str(pool.examples.dtype).removeprefix("torch."),
-        "groups": len({group for group in pool.groups if group}),
-        "checksum": pool.checksum,
-    }
-
-
-def _warnings(data: DataSet | None, pools: Mapping[Split, Pool]) -> list[str]:
-    published = data.classes if data else {}
-    warnings = [
-        f"expected {published[split]} classes in {split}, as published, but got {len(pool.classes)}"
-        for split, pool in pools.items()
-        if split in published and published[split] != len(pool.classes)
-    ]
-    shared = _shared({split: pool.classes for split, pool in pools.items()})
-    if shared:
-        warnings.append(f"expected every class in one split, but {len(shared)} are in two: {', '.join(shared[:5])}")
-    return warnings
-
-
-def _shared(names: Mapping[Split, Sequence[str]]) -> list[str]:
-    """Names, other than "", that occur in two splits."""
-    return sorted(
-        {name for first, second in combinations(names.values(), 2) for name in set(first) & set(second)} - {""}
     )

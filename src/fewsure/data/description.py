@@ -1,8 +1,8 @@
-"""What is known about a data set, and how it is read."""
+"""What is known about a published data set, and how it is read."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,9 @@ from fewsure.core.places import data_root
 from fewsure.data.pools import Split
 from fewsure.errors import FewsureError
 
+SHORT: dict[Split, str] = {"train": "train", "validation": "val", "test": "test"}
+"""What published files call the splits."""
+
 
 class Item(NamedTuple):
     """One example that a reader has found but not decoded yet."""
@@ -20,7 +23,7 @@ class Item(NamedTuple):
     label: str
     """The name of its class."""
     group: str
-    """What the class belongs to, or "" ."""
+    """What the class belongs to, or ""."""
     name: str
     """Its name within the class, which gives the order."""
     load: Callable[[], NDArray[Any]]
@@ -37,37 +40,35 @@ class Remote(NamedTuple):
     """`md5:…` or `sha256:…` as published, or None where no checksum is."""
 
 
-Files = Callable[[Path, Split], list[Path]]
-Read = Callable[[Path, Split], AbstractContextManager[list[Item]]]
-
-
 @dataclass(frozen=True)
 class DataSet:
     """A data set with its published split into classes for training, validation and testing."""
 
     name: str
     title: str
-    citation: str
-    licence: str
     shape: tuple[int, ...]
     """Of one example: (C, H, W) for images, (D,) for features."""
-    classes: Mapping[Split, int]
-    """How many classes were published for each split."""
     placement: str
     """Which files it is read from, to complete the sentence "expected …"."""
-    files: Files
+    files: Callable[[Path, Split], list[Path]]
     """The files of a split in a folder; empty if they are not there."""
-    read: Read
-    """The examples of a split in a folder, in any order; they can be loaded until the block ends."""
+    read: Callable[[Path, Split, ExitStack], list[Item]]
+    """The examples of a split in a folder, in any order; they can be loaded until the stack is closed."""
+    citation: str = ""
+    licence: str = "research use"
+    classes: Mapping[Split, int] = field(default_factory=dict)
+    """How many classes were published for each split."""
     remotes: tuple[Remote, ...] = ()
     """What `fewsure data get` downloads, if there is an official source."""
     version: int = 1
     """Raised whenever a change to the reader changes what it gives, so that caches are made anew."""
+    place: Path | None = None
+    """Where it is, if not in the data root."""
 
     @property
     def folder(self) -> Path:
         """Where it is looked for."""
-        return data_root() / self.name
+        return self.place or data_root() / self.name
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -77,6 +78,10 @@ class DataSet:
     @property
     def how_to_get(self) -> str:
         """What a user can do to have it."""
+        if self.place:
+            return (
+                f"put them there, or name another folder with --folder; `fewsure data check {self.place}` looks at one"
+            )
         by_hand = f"put them into {self.folder}"
         return f"run `fewsure data get {self.name}`, or {by_hand}" if self.remotes else by_hand
 

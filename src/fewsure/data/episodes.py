@@ -50,8 +50,7 @@ class Episodes:
 
     def sample_of(self, classes: Tensor, generator: torch.Generator) -> tuple[Task, Facts]:
         """Tasks of given classes, as numbers in the pool (T, way); only their examples are drawn."""
-        has = torch.arange(self._most, device=generator.device) < self.pool.counts[classes].unsqueeze(-1)
-        rows = self.pool.starts[classes].unsqueeze(-1) + choose(has, self._shot + self._query, generator)
+        rows = _rows_of(self.pool, classes, self._most, self._shot + self._query, generator)
         support, query = torch.split(rows, [self._shot, self._query], dim=-1)
         return Task(self._batch(support, generator), self._batch(query, generator)), {"classes": classes}
 
@@ -67,6 +66,37 @@ class Episodes:
         if self._augmentation is None:
             return self.pool.examples[rows]
         return self._augmentation(self.pool.examples, rows, generator)
+
+
+class RowTasks:
+    """Tasks from a pool whose classes are tasks and whose examples are rows (inputs …, target)."""
+
+    def __init__(self, pool: Pool, *, shot: int, query: int) -> None:
+        self.pool = pool
+        self._shot, self._query = shot, query
+        self._most = int(pool.counts.max())
+
+    def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
+        """A meta-batch: each task as likely as any other, and in it `shot` + `query` different rows.
+
+        x has shape (T, N, D) and y (T, N, 1). The fact is the number of each `task` in the pool.
+        """
+        which = torch.randint(len(self.pool.classes), (tasks,), generator=generator, device=generator.device)
+        return self.sample_of(which, generator)
+
+    def sample_of(self, which: Tensor, generator: torch.Generator) -> tuple[Task, Facts]:
+        """Given tasks, as numbers in the pool (T,); only their rows are drawn."""
+        rows = _rows_of(self.pool, which, self._most, self._shot + self._query, generator)
+        examples = self.pool.examples[rows].to(torch.get_default_dtype())
+        parts = torch.split(examples, [self._shot, self._query], dim=1)
+        support, query = (Batch(part[..., :-1], part[..., -1:]) for part in parts)
+        return Task(support, query, which), {"task": which}
+
+
+def _rows_of(pool: Pool, classes: Tensor, most: int, count: int, generator: torch.Generator) -> Tensor:
+    """`count` random rows (…, count) of each of these classes of a pool, the largest of which has `most`."""
+    has = torch.arange(most, device=generator.device) < pool.counts[classes].unsqueeze(-1)
+    return pool.starts[classes].unsqueeze(-1) + choose(has, count, generator)
 
 
 def choose(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:

@@ -1,10 +1,14 @@
 """A pool: the labelled examples of one split of a data set, sorted by class. Tasks are drawn from it."""
 
 import hashlib
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fewsure.errors import FewsureError
@@ -35,6 +39,34 @@ class Pool(NamedTuple):
     def to(self, device: torch.device) -> "Pool":
         """The same pool with its tensors on a device."""
         return self._replace(examples=self.examples.to(device), starts=self.starts.to(device))
+
+
+def pool_checksum(examples: Tensor, starts: Tensor, classes: Sequence[str]) -> str:
+    """SHA-256 (hex) of the names and sizes of the classes and of all examples, in order.
+
+    >>> pool_checksum(torch.zeros(2, 3), torch.tensor([0, 2]), ["a"])[:12]
+    'dff4911e7450'
+    """
+    array = np.ascontiguousarray(examples.numpy())
+    header = {"classes": list(classes), "starts": starts.tolist(), "shape": array.shape, "dtype": array.dtype.str}
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def pool_of_rows(path: Path, rows: NDArray[np.generic], labels: NDArray[np.str_], groups: NDArray[np.str_]) -> Pool:
+    """A pool of examples (N, …) with labels (N,) and groups (N,), sorted by label; `path` is named in errors."""
+    wrong = np.flatnonzero(~np.isfinite(rows).reshape(len(rows), -1).all(1))
+    if len(wrong):
+        raise FewsureError(f"expected finite features in {path}, but row {wrong[0]} has NaN or infinity")
+    classes, first, counts = np.unique(labels, return_index=True, return_counts=True)
+    mixed = np.flatnonzero(groups != groups[first][np.searchsorted(classes, labels)])
+    if len(mixed):
+        raise FewsureError(f"expected one group for each class in {path}, but {str(labels[mixed[0]])!r} has several")
+    examples = torch.from_numpy(rows[np.argsort(labels, kind="stable")])
+    starts = torch.from_numpy(np.concatenate([[0], counts.cumsum()]).astype(np.int64))
+    names = tuple(classes.tolist())
+    return Pool(examples, starts, names, tuple(groups[first].tolist()), pool_checksum(examples, starts, names))
 
 
 def merge(first: Pool, second: Pool) -> Pool:

@@ -5,8 +5,10 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import torch
 from torch import Tensor
 
+from fewsure.core.config import normalise_fields
 from fewsure.data.augmentation import Augmentation
-from fewsure.data.pools import Pool, Split
+from fewsure.data.memory import remembered
+from fewsure.data.pools import Pool, Split, merge
 from fewsure.data.scaling import Scale
 from fewsure.types import Facts, Kind, Model, Task
 
@@ -40,6 +42,10 @@ class Data(Protocol):
     """Whether examples are images."""
     inverted: ClassVar[bool] = False
     """Whether pools hold the negatives of image files."""
+
+    def __post_init__(self) -> None:
+        """Check the options, as a record's are."""
+        normalise_fields(self)
 
     @property
     def kind(self) -> Kind: ...
@@ -84,10 +90,11 @@ class Data(Protocol):
 
     def training_pool(self) -> Pool:
         """What training tasks are drawn from: with the validation classes, where they are trained on."""
-        return self.pool("train")
+        return pool_on(self.at_temperature_1, "train", torch.device("cpu"))
 
     def checksum(self, split: Split) -> str | None:
-        """Of the examples of a split, if they come from a pool."""
+        """SHA-256 of the examples of a split, if they come from a pool."""
+        return pool_on(self.at_temperature_1, split, torch.device("cpu")).checksum
 
     def prepared(self) -> Self:
         """The same data, read anew, with what is learned of it before training."""
@@ -146,3 +153,12 @@ class Data(Protocol):
     def at_temperature_1(self) -> Self:
         """The same tasks, with outputs as they are."""
         return self
+
+
+@remembered
+def pool_on(data: Data, split: Split, device: torch.device) -> Pool:
+    """What the tasks of a split are drawn from, on a device."""
+    pool = data.pool(split)
+    if split == "train" and data.train_on_validation:
+        pool = merge(pool, data.pool("validation"))
+    return pool.to(device)

@@ -5,11 +5,15 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fewsure.data.io.images import decode, is_image
 from fewsure.errors import FewsureError
 
 MAX_MEMBERS = 1_000_000
@@ -52,6 +56,10 @@ class Member(NamedTuple):
         except DAMAGED as error:
             raise damaged(self.where, error) from error
 
+    def image(self, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+        """Its content as an image of `shape` (C, H, W)."""
+        return decode(self.read(), self.where, shape)
+
 
 def find(folder: Path, stem: str) -> list[Path]:
     """`folder/STEM` if that is a folder, else `STEM.zip`, else all of `STEM_*.zip`; empty if none is there."""
@@ -66,24 +74,32 @@ def files(folder: Path, stem: str) -> list[Path]:
     return [path for found in find(folder, stem) for path in (_walk(found) if found.is_dir() else [found])]
 
 
-@contextmanager
-def members(folder: Path, stem: str) -> Iterator[list[Member]]:
-    """All members, sorted by path, of what `find` leads to; they can be read until the block ends."""
-    with ExitStack() as stack:
-        found: dict[str, Member] = {}
-        for source in find(folder, stem):
-            for member in _of_folder(source) if source.is_dir() else _of_zip(source, stack):
-                path = member.path
-                if any(part.startswith((".", "__MACOSX")) for part in path.split("/")):
-                    continue
-                if path in found:
-                    raise FewsureError(f"expected {path} once, but got {found[path].where} and {member.where}")
-                if len(found) >= MAX_MEMBERS:
-                    raise FewsureError(f"expected {source} to have at most {MAX_MEMBERS:,} files, but it has more")
-                found[path] = member
-        # A class may have the archive's own name, as CIFAR-FS's "train" has, so one file tells nothing.
-        own = f"{stem}/" if all(path.startswith(f"{stem}/") for path in found) else ""
-        yield [found[path]._replace(path=path.removeprefix(own)) for path in sorted(found)]
+def members(folder: Path, stem: str, stack: ExitStack) -> list[Member]:
+    """All members, sorted by path, of what `find` leads to; they can be read until the stack is closed."""
+    found: dict[str, Member] = {}
+    for source in find(folder, stem):
+        for member in _of_folder(source) if source.is_dir() else _of_zip(source, stack):
+            path = member.path
+            if any(part.startswith((".", "__MACOSX")) for part in path.split("/")):
+                continue
+            if path in found:
+                raise FewsureError(f"expected {path} once, but got {found[path].where} and {member.where}")
+            if len(found) >= MAX_MEMBERS:
+                raise FewsureError(f"expected {source} to have at most {MAX_MEMBERS:,} files, but it has more")
+            found[path] = member
+    # A class may have the archive's own name, as CIFAR-FS's "train" has, so one file tells nothing.
+    own = f"{stem}/" if all(path.startswith(f"{stem}/") for path in found) else ""
+    return [found[path]._replace(path=path.removeprefix(own)) for path in sorted(found)]
+
+
+def images(folder: Path, stem: str, layout: str, stack: ExitStack) -> Iterator[tuple[list[str], Member]]:
+    """The images among the members, with the parts of their paths, which must be as in `layout`: `CLASS/NAME.png`."""
+    for member in members(folder, stem, stack):
+        parts = member.path.split("/")
+        if is_image(member.path):
+            if len(parts) != len(layout.split("/")):
+                raise FewsureError(f"expected images as {layout}, but got {member.where}")
+            yield parts, member
 
 
 def require_size(where: str, size: int, limit: int) -> None:

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ from fewsure.core.config import from_json
 from fewsure.core.places import cache_root
 from fewsure.core.progress import ProgressLine
 from fewsure.data.description import DataSet, Item
-from fewsure.data.io.checksums import pool_checksum, verify
-from fewsure.data.pools import Pool, Split
+from fewsure.data.io.checksums import verify
+from fewsure.data.pools import Pool, Split, pool_checksum
 from fewsure.errors import FewsureError
 
 FORMAT = 1
@@ -82,7 +82,8 @@ def _build(dataset: DataSet, split: Split, place: Path) -> Pool:
     with tempfile.TemporaryDirectory(prefix=f".{split}-", dir=place.parent, ignore_cleanup_errors=True) as temporary:
         making = Path(temporary) / place.name
         making.mkdir()
-        with dataset.read(dataset.folder, split) as items:
+        with ExitStack() as stack:
+            items = dataset.read(dataset.folder, split, stack)
             _write(making, dataset, split, sorted(items, key=lambda item: (item.label, item.name)))
         return _publish(making, place, dataset)
 

@@ -1,12 +1,8 @@
-"""SHA-256: of files, against the list that lies beside them, and of a pool, so that a result says what it is about."""
+"""Checksums of files, compared with the list that lies beside them."""
 
 import hashlib
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-
-import numpy as np
-from torch import Tensor
 
 from fewsure.errors import FewsureError
 
@@ -18,20 +14,6 @@ def file_checksum(path: Path, algorithm: str = "sha256") -> str:
     """Checksum (hex) of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
-
-
-def pool_checksum(examples: Tensor, starts: Tensor, classes: Sequence[str]) -> str:
-    """SHA-256 (hex) of the names and sizes of the classes and of all examples, in order.
-
-    >>> import torch
-    >>> pool_checksum(torch.zeros(2, 3), torch.tensor([0, 2]), ["a"])[:12]
-    'dff4911e7450'
-    """
-    array = np.ascontiguousarray(examples.numpy())
-    header = {"classes": list(classes), "starts": starts.tolist(), "shape": array.shape, "dtype": array.dtype.str}
-    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
-    digest.update(array.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
 
 
 def verify(files: Iterable[Path], folder: Path) -> dict[str, bool]:

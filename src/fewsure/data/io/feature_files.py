@@ -10,8 +10,7 @@ from safetensors.numpy import load_file
 from torch import Tensor
 
 from fewsure.core.files import write_atomically
-from fewsure.data.io.checksums import pool_checksum
-from fewsure.data.pools import Pool, Split
+from fewsure.data.pools import SPLITS, Pool, Split, pool_of_rows
 from fewsure.errors import FewsureError, require
 
 KINDS = (".npz", ".safetensors")
@@ -66,20 +65,9 @@ def load_features(folder: Path, split: Split) -> Pool:
     return pool_of_rows(path, features.astype(np.float32), labels.astype(str), groups.astype(str))
 
 
-def pool_of_rows(path: Path, features: NDArray[np.float32], labels: NDArray[np.str_], groups: NDArray[np.str_]) -> Pool:
-    """A pool of the rows of `features`, sorted by label; `path` is named in errors."""
-    wrong = np.flatnonzero(~np.isfinite(features).all(axis=1))
-    if len(wrong):
-        raise FewsureError(f"expected finite features in {path}, but row {wrong[0]} has NaN or infinity")
-    classes, first, counts = np.unique(labels, return_index=True, return_counts=True)
-    order = np.argsort(labels, kind="stable")
-    mixed = np.flatnonzero(groups != groups[first][np.searchsorted(classes, labels)])
-    if len(mixed):
-        raise FewsureError(f"expected one group for each class in {path}, but {str(labels[mixed[0]])!r} has several")
-    examples = torch.from_numpy(features[order])
-    starts = torch.from_numpy(np.concatenate([[0], counts.cumsum()]).astype(np.int64))
-    names = tuple(map(str, classes))
-    return Pool(examples, starts, names, tuple(map(str, groups[first])), pool_checksum(examples, starts, names))
+def feature_splits(folder: Path) -> list[Split]:
+    """The splits that a folder has features of."""
+    return [split for split in SPLITS if any((folder / f"{split}{kind}").is_file() for kind in KINDS)]
 
 
 def features_file(folder: Path, split: Split) -> Path:

@@ -1,7 +1,7 @@
 """Tasks that a user has in Python: arrays with labels, a list of tasks, or a generator of them."""
 
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fewsure.core.config import UNRECORDED, checked, field_types
-from fewsure.data.own.classes import OwnClassification
-from fewsure.data.own.regression import OwnRegression
+from fewsure.data.own.data import OwnClassification, OwnRegression, OwnRows
 from fewsure.data.own.rows import SHARES, Rows
 from fewsure.data.scaling import require_pixels
 from fewsure.errors import FewsureError, require_known
@@ -20,51 +19,43 @@ from fewsure.errors import FewsureError, require_known
 LIMIT = 1000
 """Tasks that are taken from a generator, which may have no end."""
 Array = NDArray[Any]
-Given = Any
-"""What a user may call data: {class: examples}, (x, labels), a list of (x, y), a generator, or a function that makes
-one."""
 
 
+@dataclass(frozen=True, eq=False)
 class Source:
     """Rows that live in memory; two sources are the same only if they are one object."""
 
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
-
-
-def _rows_of(source: Source | None) -> Rows:
-    if source is None:
-        raise FewsureError(
-            "these tasks were given in Python, and a run does not hold them: in Python, use "
-            "fewsure.Learner(…, data=tasks) or fewsure.load(folder, data=tasks); on the command line, name a file with "
-            "--data table, table-classes or images"
-        )
-    return source.rows
+    rows: Rows
 
 
 @dataclass(frozen=True)
-class GivenRegression(OwnRegression):
+class Given(OwnRows):
+    """Tasks that were given in Python."""
+
+    source: Source | None = field(default=None, metadata=UNRECORDED, repr=False)
+
+    given = True
+
+    def rows(self) -> Rows:
+        if self.source is None:
+            raise FewsureError(
+                "these tasks were given in Python, and a run does not hold them: in Python, use "
+                "fewsure.Learner(…, data=tasks) or fewsure.load(folder, data=tasks); on the command line, name a file "
+                "with --data table, table-classes or images"
+            )
+        return self.source.rows
+
+
+@dataclass(frozen=True)
+class GivenRegression(Given, OwnRegression):
     """Regression tasks that were given in Python."""
 
-    given = True
-
-    source: Source | None = field(default=None, metadata=UNRECORDED, repr=False)
-
-    def rows(self) -> Rows:
-        return _rows_of(self.source)
-
 
 @dataclass(frozen=True)
-class GivenClasses(OwnClassification):
+class GivenClasses(Given, OwnClassification):
     """Classification tasks on vectors that were given in Python."""
 
-    source: Source | None = field(default=None, metadata=UNRECORDED, repr=False)
-
     name = "given-classes"
-    given = True
-
-    def rows(self) -> Rows:
-        return _rows_of(self.source)
 
 
 @dataclass(frozen=True)
@@ -86,9 +77,10 @@ def regression_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **
     """
     options = _checked(GivenRegression, options)
     gathered = _gather(tasks, limit)
-    y = np.concatenate([_targets(values, number) for number, (_, values) in enumerate(gathered)])
-    rows = _rows(gathered, y)
-    typical = int(np.quantile([len(values) for _, values in gathered], 0.25))
+    rows = _rows(gathered, [_targets(y, number) for number, (_, y) in enumerate(gathered)])
+    if rows.x.ndim != 2:
+        raise FewsureError(f"expected regression inputs of shape (N, D), but got {rows.x.shape}")
+    typical = int(np.quantile([len(y) for _, y in gathered], 0.25))
     shot = options.get("shot", min(5, max(2, typical // 2)))
     sizes = {"shot": shot, "query": min(10, max(1, typical - shot))}
     return GivenRegression(**(sizes | options), source=Source(rows))
@@ -102,11 +94,9 @@ def classification_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT
     """
     options = _checked(GivenClasses, options)
     gathered = _gather(tasks, limit)
-    labels = [_names(values, number) for number, (_, values) in enumerate(gathered)]
-    classes = [np.unique(names, return_counts=True)[1] for names in labels]
-    rows = _rows(gathered, np.concatenate(labels))
-    sizes = {"way": min(len(counts) for counts in classes)}
-    return _classes(rows, sizes | _class_sizes(min(int(counts.min()) for counts in classes), options) | options)
+    labels = [_names(y, f"labels of task {number}") for number, (_, y) in enumerate(gathered)]
+    counts = [np.unique(names, return_counts=True)[1] for names in labels]
+    return _classes(_rows(gathered, labels), min(map(len, counts)), int(np.concatenate(counts).min()), options)
 
 
 def labelled_examples(x: Any, labels: Any, **options: Any) -> GivenClasses:
@@ -116,16 +106,19 @@ def labelled_examples(x: Any, labels: Any, **options: Any) -> GivenClasses:
     15.
     """
     options = _checked(GivenClasses, options)
-    examples, names = _examples(x, "x"), _names(labels, None)
+    examples, names = _examples(x, "x"), _names(labels, "labels")
     _require_same(len(examples), len(names), "x and its labels")
     counts = np.unique(names, return_counts=True)[1]
     smallest = max(1, round(min(options.get("shares", SHARES)) * len(counts)))
-    sizes = {"way": max(2, min(5, smallest))} | _class_sizes(int(counts.min()), options)
-    return _classes(Rows(examples, names, None, None, (), "the examples given"), sizes | options)
+    rows = Rows(examples, names, None, None, (), "the examples given")
+    return _classes(rows, max(2, min(5, smallest)), int(counts.min()), options)
 
 
-def own_tasks(data: Given, **options: Any) -> GivenRegression | GivenClasses:
-    """The data that a user has in Python, by its form; `options` are those of the data."""
+def own_tasks(data: Any, **options: Any) -> GivenRegression | GivenClasses:
+    """The data that a user has in Python; `options` are those of the data.
+
+    By its form it is {class: examples}, (x, labels), a list or generator of tasks (x, y), or a function that makes one.
+    """
     if callable(data):
         data = data()
     if isinstance(data, Mapping):
@@ -142,10 +135,18 @@ def own_tasks(data: Given, **options: Any) -> GivenRegression | GivenClasses:
             f"tasks (x, y), or {{class: examples}}, but got {type(data).__name__}"
         )
     tasks = list(islice(data, LIMIT))
-    make: Callable[..., GivenRegression | GivenClasses] = classification_tasks
     if tasks and _is_pair(tasks[0]) and _array(tasks[0][1], "y of task 0").dtype.kind == "f":
-        make = regression_tasks
-    return make(tasks, **options)
+        return regression_tasks(tasks, **options)
+    return classification_tasks(tasks, **options)
+
+
+def _classes(rows: Rows, way: int, smallest: int, options: dict[str, Any]) -> GivenClasses:
+    """Classes of `smallest` examples or more, `query` as large as the smallest class allows."""
+    if rows.x.ndim not in (2, 4):
+        raise FewsureError(f"expected examples of shape (N, D) or (N, C, H, W), but got {rows.x.shape}")
+    query = min(15, max(1, smallest - options.get("shot", 1)))
+    kind = GivenImages if rows.x.ndim == 4 else GivenClasses
+    return kind(**({"way": way, "query": query} | options), source=Source(rows))
 
 
 def _checked(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,21 +171,9 @@ def _gather(tasks: Iterable[tuple[Any, Any]], limit: int) -> list[tuple[Array, A
     return gathered
 
 
-def _rows(gathered: list[tuple[Array, Array]], y: Array) -> Rows:
-    task = np.repeat([f"task {number}" for number in range(len(gathered))], [len(values) for _, values in gathered])
-    return Rows(_concatenate([x for x, _ in gathered]), y, task, None, (), "the tasks given")
-
-
-def _classes(rows: Rows, options: dict[str, Any]) -> GivenClasses:
-    kind = GivenImages if rows.x.ndim == 4 else GivenClasses
-    if rows.x.ndim not in (2, 4):
-        raise FewsureError(f"expected examples of shape (N, D) or (N, C, H, W), but got {rows.x.shape}")
-    return kind(**options, source=Source(rows))
-
-
-def _class_sizes(smallest: int, options: Mapping[str, Any]) -> dict[str, int]:
-    """`query` as large as the smallest class allows."""
-    return {"query": min(15, max(1, smallest - options.get("shot", 1)))}
+def _rows(gathered: list[tuple[Array, Array]], y: list[Array]) -> Rows:
+    task = np.repeat([f"task {number}" for number in range(len(gathered))], list(map(len, y)))
+    return Rows(_concatenate([x for x, _ in gathered]), np.concatenate(y), task, None, (), "the tasks given")
 
 
 def _is_pair(task: Any) -> bool:
@@ -223,9 +212,8 @@ def _targets(values: Array, number: int) -> NDArray[np.float64]:
     return values.astype(np.float64)
 
 
-def _names(values: Any, number: int | None) -> NDArray[np.str_]:
+def _names(values: Any, what: str) -> NDArray[np.str_]:
     """Labels as names, one for one."""
-    what = "labels" if number is None else f"labels of task {number}"
     given = values.tolist() if hasattr(values, "tolist") else values
     try:
         labels, different = list(given), set(given)

@@ -1,8 +1,7 @@
 """A user's own images: a folder of class folders of PNG or JPEG files of any size."""
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewsure.core.places import data_root
-from fewsure.data.classification import ImageSet, forget_pools
+from fewsure.data.classification import ImageSet
 from fewsure.data.description import DataSet, Item
-from fewsure.data.io.cache import load
 from fewsure.data.io.images import decode, is_image
+from fewsure.data.memory import forget
 from fewsure.data.own.rows import ALIASES, SHARES, Shares, require_shares, split_by_name
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.errors import FewsureError, require
@@ -57,15 +56,15 @@ class Images(ImageSet):
         return (1 if self.grey else 3, self.image_size, self.image_size)
 
     def prepared(self) -> Self:
-        forget_pools()
+        forget()
         self.pool("train")
         return self
 
     def pool(self, split: Split) -> Pool:
-        return self.large_enough(load(self.data_set, split), split)
+        return self.large_enough(super().pool(split), split)
 
     @property
-    def data_set(self) -> "ImageFolder":
+    def data_set(self) -> DataSet:
         """How the folder is read and cached."""
         here = Path(self.folder).expanduser()
         place = (here if here.is_dir() else data_root() / here).resolve()
@@ -73,19 +72,22 @@ class Images(ImageSet):
             there = "is not there" if here.is_absolute() else f"is neither here nor in {data_root()}"
             raise FewsureError(f"expected `folder` to be a folder of class folders of images, but {here} {there}")
         key = repr((str(place), self.shape, self.shares))
-        return ImageFolder(
+        return DataSet(
             name=f"{self.name}-{'x'.join(map(str, self.shape))}",  # each size has a cache of its own
             title="images of your own",
-            citation="",
-            licence="",
             shape=self.shape,
-            classes={},
             placement=PLACEMENT,
-            files=partial(_files, shares=self.shares),
-            read=partial(_read, shape=self.shape, shares=self.shares),
+            files=lambda folder, split: [found.path for found in _found(folder, split, self.shares)],
+            read=self._read,
             version=int(hashlib.sha256(key.encode()).hexdigest()[:8], 16),
             place=place,
         )
+
+    def _read(self, folder: Path, split: Split, stack: ExitStack) -> list[Item]:
+        return [
+            Item(found.label, "", found.path.name, partial(load_image, found.path, self.shape))
+            for found in _found(folder, split, self.shares)
+        ]
 
 
 @dataclass(frozen=True)
@@ -97,23 +99,8 @@ class OwnConv4Options(Conv4Options):
     normalises a query set by its own statistics (transductive, as in the paper); `none` does not."""
 
 
-@dataclass(frozen=True)
-class ImageFolder(DataSet):
-    """A data set that lies where the user says."""
-
-    place: Path = Path()
-
-    @property
-    def folder(self) -> Path:
-        return self.place
-
-    @property
-    def how_to_get(self) -> str:
-        return f"put them there, or name another folder with --folder; `fewsure data check {self.place}` looks at one"
-
-
 class Found(NamedTuple):
-    """A file below a class folder."""
+    """An image in a class folder."""
 
     path: Path
     label: str
@@ -123,9 +110,8 @@ class Found(NamedTuple):
 
 def find_images(folder: Path) -> tuple[list[Found], list[Path]]:
     """The images of a folder, in order, and the files that are none or do not lie in a class folder."""
-    tops = {path.name for path in folder.iterdir() if path.is_dir()} if folder.is_dir() else set()
-    named = tops & set(ALIASES)
-    divided = {ALIASES[name] for name in named} == set(SPLITS) and len(named) == len(SPLITS)
+    tops = {path.name for path in folder.iterdir() if path.is_dir()} & set(ALIASES) if folder.is_dir() else set()
+    divided = sorted(ALIASES[name] for name in tops) == sorted(SPLITS)
     images, others = [], []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         parts = path.relative_to(folder).parts
@@ -142,17 +128,23 @@ def find_images(folder: Path) -> tuple[list[Found], list[Path]]:
 
 def image_splits(images: list[Found], shares: Shares, where: str) -> dict[Split, list[Found]]:
     """The images of each split: by the folder, or by the rule for the names of classes."""
-    if all(found.split for found in images):
-        for label in sorted({found.label for found in images}):
-            splits = sorted({str(found.split) for found in images if found.label == label})
-            if len(splits) > 1:
-                raise FewsureError(
-                    f"{where}: few-shot learning is tested on classes that it was not trained on, but class {label!r} "
-                    f"is in {splits[0]} and {splits[1]}; put all class folders side by side, and the rule divides them"
-                )
-        return {split: [found for found in images if found.split == split] for split in SPLITS}
-    rule = split_by_name(sorted({found.label for found in images}), shares, "classes", where)
+    by_folder: dict[str, Split] = {}
+    for found in images:
+        if found.split and by_folder.setdefault(found.label, found.split) != found.split:
+            first, second = sorted((by_folder[found.label], found.split))
+            raise FewsureError(
+                f"{where}: few-shot learning is tested on classes that it was not trained on, but class "
+                f"{found.label!r} is in {first} and {second}; put all class folders side by side, and the rule divides "
+                "them"
+            )
+    names = sorted({found.label for found in images})
+    rule = by_folder if all(found.split for found in images) else split_by_name(names, shares, "classes", where)
     return {split: [found for found in images if rule[found.label] == split] for split in SPLITS}
+
+
+def _found(folder: Path, split: Split, shares: Shares) -> list[Found]:
+    images, _ = find_images(folder)
+    return image_splits(images, shares, str(folder))[split] if images else []
 
 
 def load_image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
@@ -161,17 +153,3 @@ def load_image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
         return decode(path.read_bytes(), str(path), shape)
     except OSError as error:
         raise FewsureError(f"{path} cannot be read ({error.strerror})") from error
-
-
-def _files(folder: Path, split: Split, shares: Shares) -> list[Path]:
-    images, _ = find_images(folder)
-    return [found.path for found in image_splits(images, shares, str(folder))[split]] if images else []
-
-
-@contextmanager
-def _read(folder: Path, split: Split, shape: tuple[int, int, int], shares: Shares) -> Iterator[list[Item]]:
-    images, _ = find_images(folder)
-    yield [
-        Item(found.label, "", found.path.name, partial(load_image, found.path, shape))
-        for found in image_splits(images, shares, str(folder))[split]
-    ]

@@ -24,12 +24,28 @@ class Rows(NamedTuple):
     y: NDArray[Any]
     """(N,): numbers to predict, or names of classes."""
     task: NDArray[np.str_] | None
-    """(N,): the task that each row belongs to; none where any classes may meet in a task."""
+    """(N,): the task that each row belongs to; None where any classes may meet in a task."""
     split: NDArray[np.str_] | None
-    """(N,): the split that the user has chosen for each row; none where the rule decides."""
+    """(N,): the split that the user has chosen for each row; None where the rule decides."""
     columns: tuple[str, ...]
     where: str
     """What errors call the data."""
+
+    @property
+    def held_out(self) -> NDArray[np.str_]:
+        """(N,): what is held out as a whole, tasks or else classes."""
+        return self.y if self.task is None else self.task
+
+    @property
+    def unit(self) -> NDArray[np.str_]:
+        """(N,): what pools consist of, the task of a number to predict or a class; each task has its own classes."""
+        of_task = self.task is not None and self.y.dtype.kind == "U"
+        return np.char.add(np.char.add(self.task, "/"), self.y) if of_task else self.held_out  # type: ignore[arg-type]
+
+    def take(self, which: NDArray[np.bool_]) -> "Rows":
+        """The rows where `which` (N,) is true."""
+        task, split = (None if names is None else names[which] for names in (self.task, self.split))
+        return self._replace(x=self.x[which], y=self.y[which], task=task, split=split)
 
 
 def require_shares(shares: Shares) -> None:
@@ -53,30 +69,30 @@ def split_by_name(names: Sequence[str], shares: Shares, what: str, where: str) -
     ordered = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
     _, validation, test = (max(1, round(share * len(ordered))) for share in shares)
     validation = min(validation, len(ordered) - test - 1)
-    ends = {"test": test, "validation": test + validation}
     return {
-        name: "test" if rank < ends["test"] else "validation" if rank < ends["validation"] else "train"
+        name: "test" if rank < test else "validation" if rank < test + validation else "train"
         for rank, name in enumerate(ordered)
     }
 
 
-def row_splits(rows: Rows, units: NDArray[np.str_], shares: Shares, what: str) -> NDArray[np.str_]:
-    """The split (N,) of each row: all rows of one of the `units` (a task, a class) are in the same."""
+def row_splits(rows: Rows, shares: Shares, what: str) -> NDArray[np.str_]:
+    """The split (N,) of each row: rows that are held out together are in the same. `what` is what errors call them."""
+    units = rows.held_out
     if rows.split is None:
-        rule = split_by_name([str(name) for name in np.unique(units)], shares, what, rows.where)
-        return np.array([rule[str(unit)] for unit in units])
+        rule = split_by_name(np.unique(units).tolist(), shares, what, rows.where)
+        return np.array([rule[unit] for unit in units.tolist()])
     wrong = sorted(set(rows.split.tolist()) - set(ALIASES))
     if wrong:
         raise FewsureError(f"{rows.where}: expected splits to be train, validation or test, but got {wrong[0]!r}")
-    splits = np.array([ALIASES[name] for name in rows.split.tolist()])
+    splits = [ALIASES[name] for name in rows.split.tolist()]
     missing = [split for split in SPLITS if split not in splits]
     if missing:
         raise FewsureError(f"{rows.where}: expected rows of every split, but {missing[0]} has none")
-    for unit in np.unique(units):
-        found = np.unique(splits[units == unit])
-        if len(found) > 1:
+    found: dict[str, Split] = {}
+    for unit, split in zip(units.tolist(), splits, strict=True):
+        if found.setdefault(unit, split) != split:
             raise FewsureError(
-                f"{rows.where}: expected every one of the {what} in one split, but {str(unit)!r} is in {found[0]} and "
-                f"{found[1]}; what is tested on must not be trained on"
+                f"{rows.where}: expected every one of the {what} in one split, but {unit!r} is in "
+                f"{' and '.join(sorted((found[unit], split)))}; what is tested on must not be trained on"
             )
-    return splits
+    return np.array(splits)

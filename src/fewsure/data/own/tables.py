@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fewsure.data.io.table_files import Columns, read_table
-from fewsure.data.own.classes import OwnClassification
-from fewsure.data.own.regression import OwnRegression
+from fewsure.data.own.data import OwnClassification, OwnRegression
 from fewsure.data.own.rows import Rows
 from fewsure.errors import FewsureError
 
@@ -37,9 +37,7 @@ class Table(OwnRegression):
     def rows(self) -> Rows:
         table = open_table(self.file)
         task, y = table.strings(self.task_column, "task_column"), table.numbers(self.target, "target")
-        split = None if self.split_column is None else table.strings(self.split_column, "split_column")
-        names = feature_columns(table, self.features, [self.task_column, self.target, self.split_column])
-        return Rows(table.matrix(names, CHOICE), y, task, split, tuple(names), table.where)
+        return _rows(table, self, y, task)
 
 
 @dataclass(frozen=True)
@@ -68,9 +66,7 @@ class TableClasses(OwnClassification):
         table = open_table(self.file)
         y = table.strings(self.label, "label")
         task = None if self.task_column is None else table.strings(self.task_column, "task_column")
-        split = None if self.split_column is None else table.strings(self.split_column, "split_column")
-        names = feature_columns(table, self.features, [self.label, self.task_column, self.split_column])
-        return Rows(table.matrix(names, CHOICE), np.asarray(y), task, split, tuple(names), table.where)
+        return _rows(table, self, y, task)
 
 
 def open_table(file: str) -> Columns:
@@ -80,19 +76,24 @@ def open_table(file: str) -> Columns:
     return read_table(Path(file).expanduser())
 
 
-def feature_columns(table: Columns, named: Sequence[str], others: Sequence[str | None]) -> list[str]:
-    """The columns to predict from; each of the `others` says something else of a row."""
-    roles = [name for name in others if name is not None]
-    for name in roles:
-        if roles.count(name) > 1:
-            raise FewsureError(
-                f"{table.where}: expected a column for each thing that is said of a row, but `{name}` is named for two "
-                "of them; name another for one"
-            )
+def _rows(table: Columns, data: Table | TableClasses, y: NDArray[np.generic], task: NDArray[np.str_] | None) -> Rows:
+    split = None if data.split_column is None else table.strings(data.split_column, "split_column")
+    names = _inputs(table, data.features, [data.task_column, data.target_column, data.split_column])
+    return Rows(table.matrix(names, CHOICE), y, task, split, tuple(names), table.where)
+
+
+def _inputs(table: Columns, named: Sequence[str], roles: Sequence[str | None]) -> list[str]:
+    """The columns to predict from; each of the `roles` says something else of a row."""
+    twice = [name for name in roles if name is not None and roles.count(name) > 1]
+    if twice:
+        raise FewsureError(
+            f"{table.where}: expected a column for each thing that is said of a row, but `{twice[0]}` is named for two "
+            "of them; name another for one"
+        )
     for name in named:
-        if name in others:
+        if name in roles:
             raise FewsureError(f"expected `features` to be columns to predict from, but `{name}` is no input")
-    names = list(named) or [name for name in table.names if name not in others]
+    names = list(named) or [name for name in table.names if name not in roles]
     if not names:
         raise FewsureError(f"{table.where}: expected columns to predict from, but there are none left")
     return names

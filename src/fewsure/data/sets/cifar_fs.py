@@ -5,23 +5,22 @@ It is read from images in class folders, or from the official CIFAR-100 archive;
 
 import lzma
 import tarfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fewsure.data.description import DataSet, Item, Remote
-from fewsure.data.io import archives, folders
+from fewsure.data.classification import ImageSet
+from fewsure.data.description import SHORT, DataSet, Item, Remote
+from fewsure.data.io import archives
 from fewsure.data.io.unpickle import as_text, load_fields, published_layout
 from fewsure.data.pools import SPLITS, Split
 from fewsure.errors import FewsureError
 
 SHAPE = (3, 32, 32)
-STEMS: dict[Split, str] = {"train": "train", "validation": "val", "test": "test"}
 ARCHIVE, UNPACKED = "cifar-100-python.tar.gz", "cifar-100-python"
 
 # Super-category: classes for training / validation / testing.
@@ -57,7 +56,7 @@ for _line in _TABLE.split("\n")[1:-1]:
 
 
 def _files(folder: Path, split: Split) -> list[Path]:
-    if found := archives.files(folder, STEMS[split]):
+    if found := archives.files(folder, SHORT[split]):
         return found
     if (folder / ARCHIVE).is_file():
         return [folder / ARCHIVE]
@@ -65,70 +64,68 @@ def _files(folder: Path, split: Split) -> list[Path]:
     return unpacked if all(path.is_file() for path in unpacked) else []
 
 
-@contextmanager
-def _read(folder: Path, split: Split) -> Iterator[list[Item]]:
-    if archives.find(folder, STEMS[split]):
-        with folders.read(folder, STEMS[split], SHAPE, lambda label: SPLIT_CLASSES[split].get(label, "")) as items:
-            yield items
-    else:
-        with published_layout(folder / UNPACKED):
-            items = _of_cifar_100(folder, SPLIT_CLASSES[split])
-        yield items
+def _read(folder: Path, split: Split, stack: ExitStack) -> list[Item]:
+    groups = SPLIT_CLASSES[split]
+    if archives.find(folder, SHORT[split]):
+        return [
+            Item(label, groups.get(label, ""), name, partial(member.image, SHAPE))
+            for (label, name), member in archives.images(folder, SHORT[split], "CLASS/NAME.png", stack)
+        ]
+    with published_layout(folder / UNPACKED):
+        return _cifar_100(_streams(folder, stack), groups)
 
 
-def _of_cifar_100(folder: Path, groups: dict[str, str]) -> list[Item]:
-    with ExitStack() as stack:
-        streams = _streams(folder, stack)
-        (names,) = load_fields(*streams["meta"], "fine_label_names")
-        items = []
-        for part in ("train", "test"):
-            stream, where = streams[part]
-            data, labels, filenames = load_fields(stream, where, "data", "fine_labels", "filenames")
-            images = _images(data, where, rows=len(labels))
-            for row, (label, filename) in enumerate(zip(labels, filenames, strict=True)):
-                name = as_text(names[label])
-                if name in groups:
-                    items.append(
-                        Item(name, groups[name], f"{part}_{as_text(filename)}", partial(images.__getitem__, row))
-                    )
+def _cifar_100(streams: dict[str, tuple[IO[bytes], str]], groups: dict[str, str]) -> list[Item]:
+    """`data` (N, 3072): all red values of an image first, then green, then blue."""
+    (names,) = load_fields(*streams["meta"], "fine_label_names")
+    items = []
+    for part in ("train", "test"):
+        stream, where = streams[part]
+        data, labels, filenames = load_fields(stream, where, "data", "fine_labels", "filenames")
+        images = np.asarray(data)
+        if images.dtype != np.uint8 or images.shape != (len(labels), np.prod(SHAPE)):
+            raise FewsureError(f"expected `data` of {where} to be uint8 ({len(labels)}, 3072), but got {images.shape}")
+        images = images.reshape(-1, *SHAPE)
+        for row, (number, filename) in enumerate(zip(labels, filenames, strict=True)):
+            label = as_text(names[number])
+            if label in groups:
+                name = f"{part}_{as_text(filename)}"
+                items.append(Item(label, groups[label], name, partial(images.__getitem__, row)))
     return items
 
 
 def _streams(folder: Path, stack: ExitStack) -> dict[str, tuple[IO[bytes], str]]:
     """The three files of CIFAR-100, each with a name for people."""
     streams = {}
+    archive = folder / ARCHIVE
     try:
-        archive = folder / ARCHIVE
         tar = stack.enter_context(tarfile.TarFile.open(archive)) if archive.is_file() else None
         for name in ("meta", "train", "test"):
             path = folder / UNPACKED / name
+            where = f"{archive}: {name}" if tar else str(path)
             if tar:
-                size = tar.getmember(f"{UNPACKED}/{name}").size
-                archives.require_size(f"{archive}: {name}", size, archives.MAX_STREAM)
+                archives.require_size(where, tar.getmember(f"{UNPACKED}/{name}").size, archives.MAX_STREAM)
             stream: Any = tar.extractfile(f"{UNPACKED}/{name}") if tar else path.open("rb")
-            streams[name] = (stack.enter_context(stream), f"{archive}: {name}" if tar else str(path))
+            streams[name] = stack.enter_context(stream), where
     except (tarfile.TarError, lzma.LZMAError, TypeError, *archives.DAMAGED) as error:  # TypeError: for a folder
-        raise archives.damaged(folder / ARCHIVE, error) from error
+        raise archives.damaged(archive, error) from error
     return streams
 
 
-def _images(data: Any, where: str, rows: int) -> NDArray[np.uint8]:
-    """(N, 3072) as published, all red values first, then green, then blue, to (N, 3, 32, 32)."""
-    images = np.asarray(data)
-    if images.dtype != np.uint8 or images.shape != (rows, np.prod(SHAPE)):
-        raise FewsureError(f"expected `data` of {where} to be uint8 ({rows}, 3072), but got {images.shape}")
-    return images.reshape(rows, *SHAPE)
+@dataclass(frozen=True)
+class CifarFs(ImageSet):
+    """CIFAR-FS: the 100 classes of CIFAR-100, 32×32, split 64/16/20 (Bertinetto et al., 2019)."""
 
-
-CIFAR_FS = DataSet(
-    name="cifar-fs",
-    title="CIFAR-100 in a few-shot split, 100 classes of 600 photographs",
-    citation="Bertinetto et al., Meta-learning with differentiable closed-form solvers, ICLR 2019",
-    licence="research use",
-    shape=SHAPE,
-    classes={"train": 64, "validation": 16, "test": 20},
-    placement=f"train, val and test, each a folder or zip files of CLASS/NAME.png, or {ARCHIVE}",
-    files=_files,
-    read=_read,
-    remotes=(Remote(ARCHIVE, f"https://www.cs.toronto.edu/~kriz/{ARCHIVE}", "md5:eb9058c3a382ffc7106e4002c42a8d85"),),
-)
+    data_set = DataSet(
+        name="cifar-fs",
+        title="CIFAR-100 in a few-shot split, 100 classes of 600 photographs",
+        citation="Bertinetto et al., Meta-learning with differentiable closed-form solvers, ICLR 2019",
+        shape=SHAPE,
+        classes={"train": 64, "validation": 16, "test": 20},
+        placement=f"train, val and test, each a folder or zip files of CLASS/NAME.png, or {ARCHIVE}",
+        files=_files,
+        read=_read,
+        remotes=(
+            Remote(ARCHIVE, f"https://www.cs.toronto.edu/~kriz/{ARCHIVE}", "md5:eb9058c3a382ffc7106e4002c42a8d85"),
+        ),
+    )

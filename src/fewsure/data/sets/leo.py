@@ -1,52 +1,50 @@
 """LEO's features: 640 numbers for each image of mini- and tiered-ImageNet (Rusu et al., 2019), centre crops."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from fewsure.data.description import DataSet, Item, Remote
+from fewsure.data.description import SHORT, DataSet, Item, Remote
+from fewsure.data.features import FeatureSet
 from fewsure.data.io import archives
 from fewsure.data.io.unpickle import as_text, load_fields, published_layout
 from fewsure.data.pools import Split
 from fewsure.errors import FewsureError
 
 SIZE = 640
-PUBLISHED: dict[Split, str] = {"train": "train", "validation": "val", "test": "test"}
 STEM = "embeddings"
 """The official archive: embeddings.zip, or the folder that it unpacks to."""
 
 
-def _name(split: Split) -> str:
-    return f"{PUBLISHED[split]}_embeddings.pkl"
+def _alone(folder: Path, split: Split) -> Path:
+    """The pickle of a split that lies in the folder by itself."""
+    return folder / f"{SHORT[split]}_embeddings.pkl"
 
 
 def _files(folder: Path, split: Split) -> list[Path]:
-    alone = folder / _name(split)
+    alone = _alone(folder, split)
     return [alone] if alone.is_file() else archives.files(folder, STEM)
 
 
-@contextmanager
-def _read(inside: str, folder: Path, split: Split) -> Iterator[list[Item]]:
-    """Read `inside/SPLIT_embeddings.pkl` of the archive, or the pickle that lies in the folder by itself."""
-    with ExitStack() as stack:
-        stream, where = _stream(folder, f"{inside}/{_name(split)}", stack)
-        with published_layout(where):
-            items = _items(stream, where)
-    yield items
+def _read(inside: str, folder: Path, split: Split, stack: ExitStack) -> list[Item]:
+    """Read the pickle that lies in the folder by itself, or the one of that name in the folder `inside` the archive."""
+    stream, where = _stream(inside, _alone(folder, split), stack)
+    with published_layout(where):
+        return _items(stream, where)
 
 
-def _stream(folder: Path, path: str, stack: ExitStack) -> tuple[IO[bytes], str]:
-    alone = folder / Path(path).name
+def _stream(inside: str, alone: Path, stack: ExitStack) -> tuple[IO[bytes], str]:
     if alone.is_file():
         return stack.enter_context(alone.open("rb")), str(alone)
-    for member in stack.enter_context(archives.members(folder, STEM)):
-        if member.path == path:
+    for member in archives.members(alone.parent, STEM, stack):
+        if member.path == f"{inside}/{alone.name}":
             return stack.enter_context(member.open()), member.where
-    raise FewsureError(f"expected {path} in {archives.find(folder, STEM)[0]}, but it is not there")
+    archive = archives.find(alone.parent, STEM)[0]
+    raise FewsureError(f"expected {inside}/{alone.name} in {archive}, but it is not there")
 
 
 def _items(stream: IO[bytes], where: str) -> list[Item]:
@@ -71,12 +69,11 @@ def _items(stream: IO[bytes], where: str) -> list[Item]:
     return items
 
 
-def _data_set(name: str, inside: str, of: str, classes: dict[Split, int]) -> DataSet:
+def _data_set(name: str, inside: str, images: str, classes: dict[Split, int]) -> DataSet:
     return DataSet(
         name=name,
-        title=f"features of the images of {of}, from LEO's network",
+        title=f"features of the images of {images}, from LEO's network",
         citation="Rusu et al., Meta-learning with latent embedding optimization, ICLR 2019",
-        licence="research use",
         shape=(SIZE,),
         classes=classes,
         placement=f"train_embeddings.pkl, val_embeddings.pkl and test_embeddings.pkl of {inside}, or {STEM}.zip",
@@ -86,15 +83,25 @@ def _data_set(name: str, inside: str, of: str, classes: dict[Split, int]) -> Dat
     )
 
 
-MINI_IMAGENET_LEO = _data_set(
-    "mini-imagenet-leo",
-    "miniImageNet/center",
-    "mini-ImageNet",
-    {"train": 64, "validation": 16, "test": 20},
-)
-TIERED_IMAGENET_LEO = _data_set(
-    "tiered-imagenet-leo",
-    "tieredImageNet/center",
-    "tiered-ImageNet",
-    {"train": 351, "validation": 97, "test": 160},
-)
+@dataclass(frozen=True)
+class MiniImageNetLeo(FeatureSet):
+    """mini-ImageNet as LEO's 640-dimensional features (Rusu et al., 2019)."""
+
+    data_set = _data_set(
+        "mini-imagenet-leo",
+        "miniImageNet/center",
+        "mini-ImageNet",
+        {"train": 64, "validation": 16, "test": 20},
+    )
+
+
+@dataclass(frozen=True)
+class TieredImageNetLeo(FeatureSet):
+    """tiered-ImageNet as LEO's 640-dimensional features (Rusu et al., 2019)."""
+
+    data_set = _data_set(
+        "tiered-imagenet-leo",
+        "tieredImageNet/center",
+        "tiered-ImageNet",
+        {"train": 351, "validation": 97, "test": 160},
+    )

@@ -36,10 +36,8 @@ class Functions(NamedTuple):
 class SineLine(Regression):
     """Regression tasks in one dimension: A·sin(x + Φ) or a·x + b, with Gaussian noise on y (section 5.1)."""
 
-    shot: int = 5
-    """m⁽ᵗ⁾, support points per task."""
     query: int = 50
-    """m⁽ᵛ⁾, query points per task."""
+    """m⁽ᵛ⁾, query points of a task."""
     noise_std: float = 0.3
     """Standard deviation of the noise on y."""
     x_range: tuple[float, float] = (-5.0, 5.0)
@@ -55,18 +53,16 @@ class SineLine(Regression):
     sine_share: float = 0.5
     """Probability that a task is a sinusoid."""
 
+    truth_known = True
+    fitted_scale: ClassVar[Scale] = Scale((1,))
+
     def __post_init__(self) -> None:
-        require(self.shot >= 1, "shot", "at least 1 example", self.shot)
-        require(self.query >= 1, "query", "at least 1 example", self.query)
-        require(0 < self.noise_std < math.inf, "noise_std", "a number above 0", self.noise_std)
+        super().__post_init__()
         require(0 <= self.sine_share <= 1, "sine_share", "a probability in [0, 1]", self.sine_share)
         for name in ("x_range", "amplitude", "phase", "slope", "intercept"):
             low, high = getattr(self, name)
             ordered = -math.inf < low <= high < math.inf
             require(ordered, name, "two numbers, the lower one first", (low, high))
-
-    truth_known = True
-    fitted_scale: ClassVar[Scale] = Scale((1,))
 
     def tasks(self, split: Split, device: torch.device) -> "SineLine":
         """The same tasks for every split, which differ by the random streams that they are drawn from."""

@@ -1,8 +1,8 @@
 """tiered-ImageNet: 608 classes of ImageNet in 34 super-categories, none of them in two splits (Ren et al., 2018)."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,51 +10,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fewsure.data.description import DataSet, Item
+from fewsure.data.classification import ImageSet
+from fewsure.data.description import SHORT, DataSet, Item
 from fewsure.data.io.images import decode
 from fewsure.data.io.unpickle import as_text, load, load_fields, published_layout
 from fewsure.data.pools import Split
 from fewsure.errors import FewsureError
 
 SHAPE = (3, 84, 84)
-PUBLISHED: dict[Split, str] = {"train": "train", "validation": "val", "test": "test"}
+FIELDS = ("label_specific", "label_general", "label_specific_str", "label_general_str")
 
 
 def _files(folder: Path, split: Split) -> list[Path]:
-    files = [folder / f"{PUBLISHED[split]}_{kind}.pkl" for kind in ("images_png", "labels")]
+    files = [folder / f"{SHORT[split]}_{kind}.pkl" for kind in ("images_png", "labels")]
     return files if all(path.is_file() for path in files) else []
 
 
-@contextmanager
-def _read(folder: Path, split: Split) -> Iterator[list[Item]]:
+def _read(folder: Path, split: Split, stack: ExitStack) -> list[Item]:
     images_file, labels_file = _files(folder, split)
-    with published_layout(images_file):
-        items = _items(images_file, labels_file)
-    yield items
-
-
-def _items(images_file: Path, labels_file: Path) -> list[Item]:
-    with labels_file.open("rb") as stream:
-        labels, general, names, general_names = load_fields(
-            stream,
-            str(labels_file),
-            *("label_specific", "label_general", "label_specific_str", "label_general_str"),
-        )
+    with labels_file.open("rb") as stream, published_layout(labels_file):
+        labels, general, names, general_names = load_fields(stream, str(labels_file), *FIELDS)
+        names, general_names = _unique([as_text(name) for name in names]), [as_text(name) for name in general_names]
     with images_file.open("rb") as stream:
         images = load(stream, str(images_file))
-    if not isinstance(images, list) or not len(images) == len(labels) == len(general):
-        raise FewsureError(
-            f"expected {images_file} to be a list with an image for each of the {len(labels)} labels in "
-            f"{labels_file}, but got {len(images)}"
-        )
-    names, general_names = _unique([as_text(name) for name in names]), [as_text(name) for name in general_names]
-    items = []
-    for row, image in enumerate(images):
-        label, group = int(labels[row]), int(general[row])
-        if not (0 <= label < len(names) and 0 <= group < len(general_names)):
-            raise FewsureError(f"expected labels that {labels_file} has names for, but row {row} has {label}, {group}")
-        where = f"{images_file}: image {row}"
-        items.append(Item(names[label], general_names[group], f"{row:09}", partial(_decode, image, where)))
+    with published_layout(images_file):
+        if not len(images) == len(labels) == len(general):
+            raise FewsureError(f"expected an image in {images_file} for each label in {labels_file}")
+        items = []
+        for row, image in enumerate(images):
+            label, group = int(labels[row]), int(general[row])
+            if not (0 <= label < len(names) and 0 <= group < len(general_names)):
+                raise FewsureError(
+                    f"expected labels that {labels_file} has names for, but row {row} has {label}, {group}"
+                )
+            load_image = partial(_decode, image, f"{images_file}: image {row}")
+            items.append(Item(names[label], general_names[group], f"{row:09}", load_image))
     return items
 
 
@@ -73,14 +63,17 @@ def _decode(image: Any, where: str) -> NDArray[np.uint8]:
     return decode(image if isinstance(image, bytes) else np.asarray(image).tobytes(), where, SHAPE)
 
 
-TIERED_IMAGENET = DataSet(
-    name="tiered-imagenet",
-    title="608 classes of ImageNet, super-categories apart",
-    citation="Ren et al., Meta-learning for semi-supervised few-shot classification, ICLR 2018",
-    licence="research use",
-    shape=SHAPE,
-    classes={"train": 351, "validation": 97, "test": 160},
-    placement="train_images_png.pkl and train_labels.pkl, and the same for val and test",
-    files=_files,
-    read=_read,
-)
+@dataclass(frozen=True)
+class TieredImageNet(ImageSet):
+    """tiered-ImageNet, 84×84, split by super-category (Ren et al., 2018)."""
+
+    data_set = DataSet(
+        name="tiered-imagenet",
+        title="608 classes of ImageNet, super-categories apart",
+        citation="Ren et al., Meta-learning for semi-supervised few-shot classification, ICLR 2018",
+        shape=SHAPE,
+        classes={"train": 351, "validation": 97, "test": 160},
+        placement="train_images_png.pkl and train_labels.pkl, and the same for val and test",
+        files=_files,
+        read=_read,
+    )

@@ -1,0 +1,125 @@
+"""A user's own rows as data: regression tasks that are groups of rows, or classes."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+
+from fewsure.core.config import LEARNED
+from fewsure.data.classification import Classification
+from fewsure.data.episodes import RowTasks
+from fewsure.data.memory import forget, remembered
+from fewsure.data.own.rows import SHARES, Rows, Shares, require_shares, row_splits
+from fewsure.data.pools import SPLITS, Pool, Split, pool_of_rows
+from fewsure.data.protocol import Data, pool_on
+from fewsure.data.regression import Regression
+from fewsure.data.scaling import Scale, learn_scale
+from fewsure.errors import FewsureError
+
+
+@dataclass(frozen=True)
+class OwnRows(Data):
+    """Tasks of a user's own rows, scaled as the rows of the training tasks or classes say."""
+
+    shares: Shares = SHARES
+    """Shares of the tasks or classes for training, validation and testing, where the data has no split of its own."""
+    scale: Scale | None = field(default=None, metadata=LEARNED)
+    """What was learned from the training rows."""
+
+    own = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_shares(self.shares)
+
+    def rows(self) -> Rows:
+        """All rows."""
+        raise NotImplementedError
+
+    def usable(self, rows: Rows) -> tuple[Rows, str]:
+        """The rows that can be learned from, and a name for what is held out of them."""
+        return rows, "classes" if rows.task is None else "tasks"
+
+    @property
+    def fitted_scale(self) -> Scale:
+        return self.scale or _read(self).scale
+
+    def prepared(self) -> Self:
+        forget()
+        return replace(self, scale=_read(replace(self, scale=None)).scale)
+
+    def pool(self, split: Split) -> Pool:
+        return _read(self).pools[split]
+
+
+class _Read(NamedTuple):
+    pools: dict[Split, Pool]
+    scale: Scale
+    has_tasks: bool
+
+
+@remembered
+def _read(data: OwnRows) -> _Read:
+    rows, what = data.usable(data.rows())
+    splits = row_splits(rows, data.shares, what)
+    train, is_target = splits == "train", rows.y.dtype.kind == "f"
+    scale = data.scale or learn_scale(rows.x[train], rows.y[train] if is_target else None, rows.columns)
+    if rows.x.shape[1:] != scale.shape:
+        raise FewsureError(
+            f"{rows.where}: expected examples of shape {scale.shape}, as in training, but got {rows.x.shape[1:]}"
+        )
+    x = rows.x if rows.x.dtype == np.uint8 else scale.inputs(torch.from_numpy(rows.x)).float().numpy()
+    if is_target:
+        x = np.column_stack([x, scale.targets(torch.from_numpy(rows.y)).float().numpy()])
+    groups = np.full(len(x), "") if is_target or rows.task is None else rows.task
+    parts = {split: splits == split for split in SPLITS}
+    pools = {
+        split: pool_of_rows(Path(rows.where), x[part], rows.unit[part], groups[part]) for split, part in parts.items()
+    }
+    return _Read(pools, scale, rows.task is not None)
+
+
+@dataclass(frozen=True)
+class OwnRegression(OwnRows, Regression):
+    """Tasks of rows with a number to predict. Inputs and targets are scaled as the training tasks' rows say.
+
+    A task with fewer than shot + query rows is left out.
+    """
+
+    unit = "tasks"
+
+    def usable(self, rows: Rows) -> tuple[Rows, str]:
+        needed = self.shot + self.query
+        names, counts = np.unique(rows.held_out, return_counts=True)
+        if counts.max() < needed:
+            raise FewsureError(
+                f"{rows.where}: a task takes {needed} rows (shot + query), but the largest of {len(names)} tasks has "
+                f"{counts.max()}; lower --shot or --query"
+            )
+        return rows.take(np.isin(rows.held_out, names[counts >= needed])), f"tasks with {needed} rows"
+
+    def tasks(self, split: Split, device: torch.device) -> RowTasks:
+        return RowTasks(pool_on(self, split, device), shot=self.shot, query=self.query)
+
+
+@dataclass(frozen=True)
+class OwnClassification(OwnRows, Classification):
+    """Tasks whose classes are those of a user's own rows. Inputs are scaled as the training classes' rows say.
+
+    Where rows belong to tasks, a class is a class of one task, all classes of a task meet there, and whole tasks are
+    held out; elsewhere any classes may meet, and classes are held out. A class with fewer than shot + query examples is
+    left out.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.fitted_scale.shape
+
+    @property
+    def draws_within_group(self) -> bool:
+        return self.within_group or _read(self).has_tasks
+
+    def pool(self, split: Split) -> Pool:
+        return self.large_enough(super().pool(split), split)
