@@ -50,3 +50,22 @@ def paper() -> dict:
     if not file.is_file():
         pytest.skip(f"the paper's printed figures are not beside the project ({file.name} of shared/paper)")
     return json.loads(file.read_text())
+
+
+@pytest.fixture(scope="session")
+def sine_line_runs(tmp_path_factory: pytest.TempPathFactory) -> list:
+    """Short trainings of SImPa and MAML, evaluated on the same tasks."""
+    from .report_runs import sine_line_runs
+
+    return sine_line_runs(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def image_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list]:
+    """Short trainings of ProtoNet and BMAML on pictures, and their cache."""
+    from .report_runs import image_runs
+
+    folder = tmp_path_factory.mktemp("images")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEWSURE_CACHE", str(folder / "cache"))
+        yield image_runs(folder)

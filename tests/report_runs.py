@@ -1,17 +1,21 @@
 """Small runs for the tests of reports: regression, and images of one's own."""
 
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from fewsure.algorithms.bmaml import Bmaml
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
 from fewsure.data.own.images import Images, OwnConv4Options
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.networks.mlp import MlpOptions
-from fewsure.pipeline import start_run
+from fewsure.pipeline import evaluate_run, start_run
 from fewsure.report.page import Written, write_report
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.loop import train
@@ -27,13 +31,35 @@ TASKS = 20
 CLASSES = 15
 
 
-def regression_run(folder: Path, algorithm: Algorithm, shot: int = 5, updates: int = 4) -> Run:
-    experiment = Experiment(
-        algorithm, SineLine(shot=shot), MlpOptions(hidden=(8,)), Training(updates=updates, tasks=2), "recommended"
-    )
+def trained(folder: Path, experiment: Experiment) -> Run:
     run = start_run(folder, experiment, resume=False)
     train(run, CPU, log_every=1)
+    evaluate_run(run, CPU, tasks=TASKS, seed=0)
     return run
+
+
+def regression_run(folder: Path, algorithm: Algorithm) -> Run:
+    training = Training(updates=4, tasks=2)
+    return trained(folder, Experiment(algorithm, SineLine(), MlpOptions(hidden=(8,)), training, "recommended"))
+
+
+def sine_line_runs(folder: Path) -> list[Run]:
+    """SImPa and MAML, evaluated on the same tasks; a folder's name looks like markup."""
+    return [regression_run(folder / "simpa", TINY_SIMPA), regression_run(folder / "[bold]maml", TINY_MAML)]
+
+
+def image_runs(folder: Path) -> list[Run]:
+    """ProtoNet, and BMAML with a fitted temperature: two classes for each task, three of them in the test split."""
+    data = Images(folder=str(write_photos(folder / "photos")), image_size=16, way=2, shot=1, query=4)
+    network, training = OwnConv4Options(filters=2), Training(updates=2, tasks=2)
+    methods = {"protonet": (ProtoNet(), 1.0), "bmaml": (Bmaml(particles=2, inner_steps=1), None)}
+    return [
+        trained(
+            folder / name,
+            Experiment(method, replace(data, softmax_temperature=temperature), network, training, "recommended"),
+        )
+        for name, (method, temperature) in methods.items()
+    ]
 
 
 def write_photos(folder: Path) -> Path:
@@ -51,18 +77,10 @@ def write_photos(folder: Path) -> Path:
     return folder
 
 
-def image_run(
-    folder: Path, photos: Path, algorithm: Algorithm | None = None, softmax_temperature: float | None = 1.0
-) -> Run:
-    """Two classes for each task, three of them in the test split."""
-    data = Images(folder=str(photos), image_size=16, way=2, shot=1, query=4, softmax_temperature=softmax_temperature)
-    experiment = Experiment(
-        algorithm or ProtoNet(), data, OwnConv4Options(filters=2), Training(updates=2, tasks=2), "recommended"
-    )
-    run = start_run(folder, experiment, resume=False)
-    train(run, CPU, log_every=1)
-    return run
+def copied(run: Run, folder: Path) -> Run:
+    """The same run in another folder."""
+    return Run.open(shutil.copytree(run.folder, folder))
 
 
-def report(runs: list[Run], out: Path, tasks: int = TASKS) -> Written:
-    return write_report([run.folder for run in runs], out, CPU, tasks=tasks, seed=0)
+def report(runs: Sequence[Run], out: Path) -> Written:
+    return write_report([run.folder for run in runs], out, CPU, tasks=TASKS, seed=0)

@@ -15,7 +15,7 @@ from fewsure.training.runs import Run
 
 from .browser import CHROMIUM, Browser
 from .data_fixtures import REAL_DATA
-from .report_runs import CPU, TINY_MAML, TINY_SIMPA, image_run, regression_run, report, write_photos
+from .report_runs import CPU, TINY_MAML, regression_run, report
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed; `make browser-test` installs it")
 
@@ -76,22 +76,16 @@ Array.from(document.querySelector("table.scores").tBodies[0].rows, (row) => {
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def page(sine_line_runs: list[Run], image_runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of all that a report can show: bands and lines, certificates, pictures, a run that is missing."""
     folder = tmp_path_factory.mktemp("browser")
-    runs = [
-        regression_run(folder / "simpa", TINY_SIMPA, updates=8),
-        regression_run(folder / "maml", TINY_MAML, updates=8),
-        regression_run(folder / "a-run-with-quite-a-long-name-<i>", TINY_MAML, updates=8),
-        regression_run(folder / "platipus", Platipus(inner_steps=1), updates=8),
+    others = [
+        regression_run(folder / "a-run-with-quite-a-long-name-<i>", TINY_MAML),
+        regression_run(folder / "platipus", Platipus(inner_steps=1)),
+        Run(folder / "missing", sine_line_runs[0].experiment, ""),
     ]
-    certify_run(runs[0], CPU, Request(tasks=40, bound_samples=4))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEWSURE_CACHE", str(folder / "cache"))
-        runs.append(image_run(folder / "photos-protonet", write_photos(folder / "photos")))
-        runs.append(image_run(folder / "photos-maml", folder / "photos", TINY_MAML))
-        missing = Run(folder / "missing", runs[0].experiment, "")
-        yield report([*runs, missing], folder / "report.html").page
+    certify_run(sine_line_runs[0], CPU, Request(tasks=40, bound_samples=4))
+    return report([*sine_line_runs, *others, *image_runs], folder / "report.html").page
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,13 @@ import pytest
 
 from fewsure.cli.main import main
 from fewsure.evaluation.compare import Compared, compare_runs
-from fewsure.pipeline import evaluate_run
 from fewsure.report.evaluation_tables import comparison_table, evaluation_tables, training_table
 from fewsure.report.tables import Table, print_tables
 from fewsure.training.runs import Run
 
-from .report_runs import CPU, TINY_MAML, TINY_SIMPA, regression_run
 
-STYLE = re.compile(r"\x1b\[[0-9;]*m")
+def unstyled(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def in_terminal(arguments: list[str], monkeypatch: pytest.MonkeyPatch, width: int) -> str:
@@ -36,84 +35,57 @@ def in_terminal(arguments: list[str], monkeypatch: pytest.MonkeyPatch, width: in
     return b"".join(parts).decode()
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
-    folder = tmp_path_factory.mktemp("runs")
-    runs = [regression_run(folder / "simpa", TINY_SIMPA), regression_run(folder / "[bold]maml", TINY_MAML)]
-    for run in runs:
-        evaluate_run(run, CPU, tasks=20, seed=0)
-    return runs
-
-
 @pytest.mark.parametrize("command", ["evaluate", "compare", "train"])
 def test_a_terminal_gets_a_ruled_table_and_a_pipe_plain_text_with_the_same_cells(
-    runs: list[Run], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+    sine_line_runs: list[Run], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
+    simpa, maml = (str(run.folder) for run in sine_line_runs)
     arguments = {
-        "evaluate": ["evaluate", str(runs[1].folder), "--tasks", "20", "--device", "cpu"],
-        "compare": ["compare", *(str(run.folder) for run in runs)],
-        "train": ["train", "maml", "--resume", "--out", str(runs[1].folder), "--device", "cpu"],
+        "evaluate": ["evaluate", maml, "--tasks", "20", "--device", "cpu"],
+        "compare": ["compare", simpa, maml],
+        "train": ["train", "maml", "--resume", "--out", maml, "--device", "cpu"],
     }[command]
     capsys.readouterr()
     assert main(arguments) == 0
     piped = capsys.readouterr().out
     shown = in_terminal(arguments, monkeypatch, width=400)
-    assert "\x1b" not in piped
-    assert "─" not in piped
-    assert "\x1b[" in shown
-    assert "─" in shown
-    plain = STYLE.sub("", shown)
-    for line in piped.splitlines():
-        for cell in re.split(r"\s{2,}", line.strip()):
-            assert cell in plain
+    for mark in ("\x1b[", "─"):
+        assert mark in shown
+        assert mark not in piped
+    cells = [cell for line in piped.splitlines() for cell in re.split(r"\s{2,}", line.strip())]
+    assert all(cell in unstyled(shown) for cell in cells)
 
 
 @pytest.mark.parametrize("width", [80, 100, 140, 400])
-def test_no_number_is_lost_in_a_narrow_terminal(
-    runs: list[Run], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+def test_no_number_is_lost_in_a_narrow_terminal_and_no_text_is_taken_for_markup(
+    sine_line_runs: list[Run], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
-    tables = evaluation_tables([run.evaluation() or {} for run in runs])
-    tables += [comparison_table(compare_runs(runs)[0])._replace(headers=("score", "simpa", "maml", "±", "t", "p", ""))]
+    tables = evaluation_tables([run.evaluation() or {} for run in sine_line_runs])
+    (compared,) = compare_runs(sine_line_runs)
+    tables += [comparison_table(compared)._replace(headers=("score", "simpa", "maml", "±", "t", "p", ""))]
+    tables += [Table("[red]title", ("[b]method",), (("[/b]run",),))]
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(width))
     print_tables(tables)
-    shown = STYLE.sub("", capsys.readouterr().out)
+    shown = unstyled(capsys.readouterr().out)
     assert max(map(len, shown.splitlines())) <= width
-    for cell in (cell for table in tables for row in table.rows for cell in row):
-        assert cell.strip() in shown
+    cells = [cell for table in tables for row in (table.headers, *table.rows) for cell in row]
+    assert all(cell.strip() in shown for cell in (*cells, "[red]title"))
 
 
-def test_text_is_never_taken_for_markup(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "80")
-    print_tables([Table("[red]title", ("[b]method",), (("[/b]run",),))], titled=True)
-    shown = STYLE.sub("", capsys.readouterr().out)
-    for text in ("[red]title", "[b]method", "[/b]run"):
-        assert text in shown
-
-
-def test_the_better_run_is_bold(runs: list[Run]) -> None:
-    test = {
-        "first": {"mean": 1.0, "ci95": 0.1},
-        "second": {"mean": 2.0, "ci95": 0.1},
-        "difference": {"mean": -1.0, "ci95": 0.1},
-        "t": -9.0,
-        "p_value": 0.001,
-    }
-    tied = test | {"p_value": 0.5}
-    compared = Compared(runs[0], runs[1], 20, (True, False), {"accuracy": test, "mse": test, "nll": tied})  # type: ignore[dict-item]
-    table = comparison_table(compared)
+def test_the_better_run_is_bold(sine_line_runs: list[Run]) -> None:
+    means = {"first": {"mean": 1.0, "ci95": 0.1}, "second": {"mean": 2.0, "ci95": 0.1}}
+    test = {**means, "difference": {"mean": -1.0, "ci95": 0.1}, "t": -9.0, "p_value": 0.001}
+    tests = {"accuracy": test, "mse": test, "nll": test | {"p_value": 0.5}}
+    table = comparison_table(Compared(*sine_line_runs, 20, (True, False), tests))  # type: ignore[arg-type]
     assert "only the first predicts a query set as a whole" in table.title
     assert table.bold == {(0, 2), (1, 1), (2, 1), (2, 2)}
-    assert [row[-1] for row in table.rows] == [
-        "the second is better",
-        "the first is better",
-        "no significant difference",
-    ]
+    verdicts = ["the second is better", "the first is better", "no significant difference"]
+    assert [row[-1] for row in table.rows] == verdicts
 
 
-def test_training_ends_with_its_first_and_last_line(runs: list[Run]) -> None:
-    lines = runs[0].metrics()
+def test_training_ends_with_its_first_and_last_line(sine_line_runs: list[Run]) -> None:
+    lines = sine_line_runs[0].metrics()
     table = training_table(lines)
     assert table.headers[:3] == ("update", "seconds", "loss")
     assert [row[0] for row in table.rows] == ["1", "4"]
