@@ -18,6 +18,7 @@ from fewsure.core import streams
 from fewsure.core.vectorise import draw_per_task, take
 from fewsure.data.sets.sine_line import Functions, SineLine
 from fewsure.evaluation.evaluate import SAMPLES
+from fewsure.evaluation.scoring.predict import Predict
 from fewsure.evaluation.scoring.regression import RegressionScorer
 from fewsure.types import Task
 from fewsure.version import __version__
@@ -42,7 +43,7 @@ def main() -> None:
     for number in range(TASKS):
         (task, facts), own = take(drawn, number), take(noise, number)
         posterior = sampled(prior, task, data.noise_std, generator)
-        each.append(scorer.score(partial(values, posterior), task, facts, own))
+        each.append(scorer.score(Predict(partial(values, posterior)), task, facts, own))
     records = {name: torch.stack([one[name] for one in each]) for name in each[0]}
     facts_of_run = {"seed": SEED, "version": __version__, "device": "cpu"}
     result = {"tasks": TASKS, "samples": SAMPLES, **scorer.summarise([records]), **facts_of_run}

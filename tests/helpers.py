@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fewsure.algorithms import ALGORITHMS
 from fewsure.algorithms.simpa import Simpa
 from fewsure.core import streams
 from fewsure.core.vectorise import draw_noise
@@ -17,6 +18,10 @@ from fewsure.networks.mlp import Mlp
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Model, Parts, Stage
 
+REGRESSION = [name for name, kind in ALGORITHMS.items() if "regression" in kind.kinds]
+CLASSIFICATION = [name for name, kind in ALGORITHMS.items() if "classification" in kind.kinds]
+WITH_STEPS = [name for name, kind in ALGORITHMS.items() if hasattr(kind, "inner_steps")]
+"""Methods that adapt by gradient steps."""
 TASKS = 4
 DATA = SineLine(query=7)
 MODEL = regression(Mlp((1, 5, 1)))
@@ -35,12 +40,12 @@ def small_simpa(**options: object) -> Simpa:
     return Simpa(**(settings | options))  # type: ignore[arg-type]
 
 
-def meta_batch(algorithm: Algorithm, seed: int = 0) -> tuple:
+def meta_batch(algorithm: Algorithm, seed: int = 0, model: Model = MODEL) -> tuple:
     """(meta, tasks, shared noise, noise of each task, stage): the arguments of an engine's methods."""
     generator = streams.generator(seed, "test")
-    meta = algorithm.init(MODEL, generator)
+    meta = algorithm.init(model, generator)
     tasks, _ = DATA.sample(TASKS, generator)
-    return meta, tasks, *draw_noise(algorithm.noise(MODEL, 5, 10), TASKS, generator), Stage(torch.tensor(1000), TASKS)
+    return meta, tasks, *draw_noise(algorithm.noise(model, 5, 10), TASKS, generator), Stage(torch.tensor(1000), TASKS)
 
 
 def slope(function: Callable[[Parts], Tensor], at: Parts, direction: Parts, step: float = 1e-5) -> float:

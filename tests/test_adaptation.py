@@ -14,7 +14,7 @@ from fewsure.networks.weights import flatten
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Params, Parts
 
-from .helpers import MODEL, assert_close, inner_product, meta_batch, random_direction, slope, small_simpa
+from .helpers import MODEL, WITH_STEPS, assert_close, inner_product, meta_batch, random_direction, slope, small_simpa
 
 
 def method(name: str) -> Algorithm:
@@ -54,7 +54,7 @@ def test_maml_moves_no_further_than_its_limited_steps_reach() -> None:
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "protonet"])
+@pytest.mark.parametrize("name", WITH_STEPS)
 def test_a_limit_out_of_reach_changes_nothing_and_a_low_one_something(name: str) -> None:
     free = method(name)
     batch = meta_batch(free)
@@ -69,7 +69,7 @@ def test_a_limit_out_of_reach_changes_nothing_and_a_low_one_something(name: str)
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "protonet"])
+@pytest.mark.parametrize("name", WITH_STEPS)
 def test_the_meta_gradient_through_limited_steps_equals_finite_differences(name: str) -> None:
     algorithm: Algorithm = dataclasses.replace(method(name), inner_clip_norm=0.5)  # type: ignore[type-var]
     meta, *rest = meta_batch(algorithm)
@@ -80,7 +80,7 @@ def test_the_meta_gradient_through_limited_steps_equals_finite_differences(name:
     assert inner_product(gradient, direction) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "protonet"])
+@pytest.mark.parametrize("name", WITH_STEPS)
 def test_a_limit_that_is_no_number_above_zero_is_refused(name: str) -> None:
     with pytest.raises(FewsureError, match="expected `inner_clip_norm` to be a number above 0, or none, but got -1"):
         dataclasses.replace(method(name), inner_clip_norm=-1.0)  # type: ignore[type-var]

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from fewsure.algorithms import ALGORITHMS
 from fewsure.bench.cases import headline_cases
 from fewsure.bench.long import PRECISIONS, training_curve
 from fewsure.cli.main import COMMANDS, main
 from fewsure.data import DATA
 from fewsure.training.experiment import preset_names
+
+from .helpers import CLASSIFICATION
 
 TINY = ["--updates", "6", "--tasks", "3", "--device", "cpu"]
 TINY_SIMPA = ["simpa", "--latent", "3", "--generator-hidden", "4", "--kl-samples", "6", *TINY]
@@ -67,7 +68,7 @@ def test_resume_of_a_finished_run_changes_nothing(run: Path) -> None:
     ("arguments", "message"),
     [
         (["trian"], "did you mean 'train'?"),
-        (["train"], "one of simpa, maml"),
+        (["train"], "one of simpa, simpa-latent"),
         (["train", "mamml"], "did you mean 'maml'?"),
         (["train", "maml", "--lr", "-0.1"], "expected `lr` to be a number above 0, but got -0.1"),
         (["train", "maml", "--lr", "nan"], "expected `lr` to be a number above 0"),
@@ -255,7 +256,7 @@ def test_bench_times_every_method_and_takes_a_plain_x(
     methods, kinds = zip(
         *((case["method"], case["tasks"]) for case in json.loads(capsys.readouterr().out)["cases"]), strict=True
     )
-    assert {method.split(",")[0] for method in methods} == set(ALGORITHMS)
+    assert {method.split(",")[0] for method in methods} == set(CLASSIFICATION)
     assert set(kinds) == {"conv4 28×28", "conv4 84×84"}
 
 

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from fewsure import FewsureError, Learner, Table
-from fewsure.algorithms import ALGORITHMS
 from fewsure.cli.main import main
 from fewsure.learner import Adapted
 from fewsure.learner.export import export, sampled_networks, write_onnx, write_torch
 
-from .helpers import write_blobs
+from .helpers import WITH_STEPS, write_blobs
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (requirements.lock)")
 
@@ -105,7 +104,7 @@ def test_features_are_centred_and_scaled_in_other_programs_too(tmp_path: Path) -
     assert_same(learner.adapt(x[:4], ["cat", "cat", "dog", "dog"]), x, tmp_path / "out")
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "protonet"])
+@pytest.mark.parametrize("name", WITH_STEPS)
 def test_the_sampled_networks_are_those_that_predict(name: str) -> None:
     adapted, x = adapted_numbers(name)
     networks = sampled_networks(adapted)

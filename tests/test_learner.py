@@ -18,7 +18,6 @@ from scipy.stats import norm
 
 import fewsure
 from fewsure import FewsureError, Learner
-from fewsure.algorithms import ALGORITHMS
 from fewsure.certification import calibration_of
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import environment_of, fresh_blocks
@@ -26,6 +25,8 @@ from fewsure.core.signals import StopSignal
 from fewsure.core.vectorise import take
 from fewsure.learner.labels import read_labels
 from fewsure.training.runs import Run
+
+from .helpers import CLASSIFICATION, REGRESSION
 
 SIMPA = {"latent": 3, "generator_hidden": (6,), "kl_samples": 4, "train_samples": 1, "inner_steps": 2}
 TINY: dict[str, dict[str, Any]] = {"simpa": SIMPA, "bmaml": {"particles": 3}}
@@ -64,7 +65,7 @@ NUMBERS = 1000 + 50 * np.random.default_rng(4).normal(size=(9, 2))
 @pytest.fixture(scope="module")
 def classifiers() -> dict[str, Learner]:
     made = {}
-    for name in ALGORITHMS:
+    for name in CLASSIFICATION:
         learner = Learner(name, data=blobs(), way=3, shot=2, query=4, **TINY.get(name, {}), **TRAINING)
         made[name] = learner.train(updates=2)
     return made
@@ -72,8 +73,9 @@ def classifiers() -> dict[str, Learner]:
 
 @pytest.fixture(scope="module")
 def regressors() -> dict[str, Learner]:
-    names = [name for name in ALGORITHMS if name != "protonet"]
-    return {name: Learner(name, data=line_tasks(), **TINY.get(name, {}), **TRAINING).train(updates=2) for name in names}
+    return {
+        name: Learner(name, data=line_tasks(), **TINY.get(name, {}), **TRAINING).train(updates=2) for name in REGRESSION
+    }
 
 
 def numbers(prediction: Any) -> np.ndarray:

@@ -66,6 +66,10 @@ def test_the_density_around_functions_equals_scipys() -> None:
         torch.testing.assert_close(getattr(density, name)(mixture), value.double())
     np.testing.assert_allclose(density.log_density(mixture, y), np.log(components.pdf(y.numpy()).mean(0)), rtol=1e-12)
     np.testing.assert_allclose(density.share_below(mixture, y), components.cdf(y.numpy()).mean(0), rtol=1e-12)
+    draws = torch.from_numpy(components.rvs(size=(20_000, 5, 7), random_state=0)).flatten(0, 1)  # (draws, N)
+    apart = (draws - draws[torch.randperm(len(draws), generator=generator)]).abs()
+    sampled = (draws - y).abs().mean(0) - 0.5 * apart.mean(0)
+    torch.testing.assert_close(density.crps(mixture, y), sampled, atol=0.02, rtol=0)
     at = density.quantile(mixture, 0.2)
     torch.testing.assert_close(density.share_below(mixture, at), torch.full((7,), 0.2).double())
 

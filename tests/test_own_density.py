@@ -45,7 +45,7 @@ class BayesianLine(Algorithm):
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         return (self._features(x) @ posterior["line"]["mean"]).unsqueeze(0)
 
-    def predictive(self, posterior: Parts, model: Model, x: Tensor) -> Mixture:
+    def predictive(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Mixture:
         features, line = self._features(x), posterior["line"]
         variance = (features @ line["covariance"] * features).sum(-1, keepdim=True) + NOISE**2
         return Mixture(torch.ones_like(variance), features @ line["mean"], variance.sqrt())

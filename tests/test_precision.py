@@ -23,7 +23,7 @@ from fewsure.theory.divergences import semi_implicit_kl
 from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Batch, Model, Parts, Stage, Task
 
-from .helpers import DATA, small_simpa
+from .helpers import DATA, WITH_STEPS, small_simpa
 
 TASKS = 2
 LINE = regression(Mlp((1, 40, 40, 1)))
@@ -82,7 +82,7 @@ def test_the_switches_of_torch_are_put_back() -> None:
         assert switches() == before
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("simpa", "protonet")])
+@pytest.mark.parametrize("name", [name for name in WITH_STEPS if name != "simpa"])
 def test_other_methods_are_the_same_bit_for_bit_however_large_their_networks(name: str) -> None:
     options = {field.name for field in dataclasses.fields(ALGORITHMS[name])}
     wanted = {"inner_steps": 2, "first_order": True, "particles": 2}

@@ -110,6 +110,9 @@ class Network(Protocol):
     def embedding(self) -> "Network":
         """The same network without its last, linear layer."""
 
+    def with_outputs(self, outputs: int) -> "Network":
+        """The same network with another number of outputs."""
+
     @property
     def transductive(self) -> bool:
         """Whether an output depends on the other inputs of its batch."""
@@ -194,7 +197,7 @@ class Algorithm(Protocol):
         """Outputs (S, N, C) of S functions from the posterior; a point estimate has S = 1."""
         ...
 
-    def predictive(self, posterior: Parts, model: Model, x: Tensor) -> Mixture:
+    def predictive(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Mixture:
         """The density of a label at each input, of a method with an `own_density`."""
         method = type(self).__name__
         raise NotImplementedError(f"{method} has no density of its own")

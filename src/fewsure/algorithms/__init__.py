@@ -8,10 +8,12 @@ from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.platipus import Platipus
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
+from fewsure.algorithms.simpa_latent import SimpaLatent
 from fewsure.algorithms.vampire import Vampire
 
 ALGORITHMS: dict[str, type[Any]] = {
     "simpa": Simpa,
+    "simpa-latent": SimpaLatent,
     "maml": Maml,
     "abml": Abml,
     "vampire": Vampire,

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ from fewsure.evaluation.temperature import temperature_of
 from fewsure.kernels.fused import fused_kernels
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import RESULT_FORMAT
-from fewsure.types import Draw, Facts, Noise, Parts, Records, Task
+from fewsure.types import Draw, Facts, Mixture, Noise, Parts, Records, Task
 from fewsure.version import __version__
 
 SAMPLES = 32
@@ -248,8 +248,11 @@ def _every_task(
             samples.append(len(outputs))
             return temperature_of(experiment).divide(outputs)
 
-        own_density = partial(algorithm.predictive, posterior, own) if algorithm.own_density else None
-        records = score(Predict(functions, own_density), block.task, block.facts, block.prediction_noise)
+        def density(x: Tensor) -> Mixture:
+            return algorithm.predictive(posterior, own, x, block.prediction_noise)
+
+        predict = Predict(functions, density if algorithm.own_density else None)
+        records = score(predict, block.task, block.facts, block.prediction_noise)
         sampled = torch.full((), samples[0], device=device)
         return records | {"samples": sampled, "fingerprint": _fingerprint(block.task)}
 

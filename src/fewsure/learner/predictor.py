@@ -125,10 +125,12 @@ class Predictor:
         with self._as_evaluated():
             return self.experiment.algorithm.predict(*_given_reference(posterior, model), x, noise)
 
-    def density(self, posterior: Parts, model: Model, x: Tensor) -> Mixture:
+    def density(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Mixture | None:
         """The density of a label in the unit that networks see, of a method that has one of its own."""
+        if not self.experiment.algorithm.own_density:
+            return None
         with self._as_evaluated():
-            return self.experiment.algorithm.predictive(*_given_reference(posterior, model), x)
+            return self.experiment.algorithm.predictive(*_given_reference(posterior, model), x, noise)
 
     def in_users_unit(self, values: Tensor, density: Mixture | None) -> tuple[Tensor, Mixture]:
         """The values (S, N) of functions and the density of a label: the method's own, or around these functions."""

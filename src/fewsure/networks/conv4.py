@@ -81,6 +81,9 @@ class Conv4:
     def embedding(self) -> "Conv4":
         return dataclasses.replace(self, outputs=None)
 
+    def with_outputs(self, outputs: int) -> "Conv4":
+        return dataclasses.replace(self, outputs=outputs)
+
     @property
     def transductive(self) -> bool:
         return self.norm == "batch"

@@ -41,6 +41,11 @@ def bounded_squared_error(output: Tensor, y: Tensor) -> Tensor:
     return error / (1 + error)
 
 
+def gaussian_log_likelihood(mean: Tensor, std: Tensor, y: Tensor) -> Tensor:
+    """ln N(y; mean, std²) of S functions (S, N, 1) at N examples: (S, N)."""
+    return (-0.5 * ((y - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)).squeeze(-1)
+
+
 def cross_entropy(output: Tensor, y: Tensor) -> Tensor:
     """−ln p(y) of the softmax of `output`, one value per example."""
     return -output.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)

@@ -1,7 +1,9 @@
 """Fully connected networks."""
 
+import dataclasses
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -51,6 +53,8 @@ class Mlp:
     sizes: tuple[int, ...]
     last: Activation = "none"
     """What follows the last layer."""
+    activation: Literal["relu", "silu"] = "relu"
+    """What follows the other layers."""
     scaled: bool = False
     """Each layer divides its inputs by √fan_in, and its weights start √fan_in times as large. The functions to start
     with are the same, but what a step of the weights does to them no longer grows with the widths."""
@@ -105,12 +109,15 @@ class Mlp:
             x = x - x.mean(0)
         x = self.padded(params, x)
         for number in range(last + 1):
-            activation: Activation = "relu" if number < last else self.last
             weight, bias, entering = params[f"{number}.weight"], params[f"{number}.bias"], self.entering(x, number)
-            if modulation is None or number == last:
-                x = layer(entering, weight, bias, activation)
+            if number == last:
+                x = layer(entering, weight, bias, self.last)
+            elif modulation is None and self.activation == "relu":
+                x = layer(entering, weight, bias, "relu")
             else:
-                x = modulated(layer(entering, weight, bias, "none"), modulation[number]).relu()
+                hidden = layer(entering, weight, bias, "none")
+                hidden = hidden if modulation is None else modulated(hidden, modulation[number])
+                x = hidden.relu() if self.activation == "relu" else functional.silu(hidden)
         return x
 
     def entering(self, x: Tensor, number: int) -> Tensor:
@@ -134,7 +141,10 @@ class Mlp:
 
     @property
     def embedding(self) -> "Mlp":
-        return Mlp(self.sizes[:-1], centred=self.centred)
+        return Mlp(self.sizes[:-1], activation=self.activation, centred=self.centred)
+
+    def with_outputs(self, outputs: int) -> "Mlp":
+        return dataclasses.replace(self, sizes=(*self.sizes[:-1], outputs))
 
     @property
     def transductive(self) -> bool:
@@ -146,10 +156,12 @@ class Mlp:
 
 @dataclass(frozen=True)
 class MlpOptions:
-    """The fully connected base network that solves a task (ReLU, no normalisation)."""
+    """The fully connected base network that solves a task, without normalisation."""
 
     hidden: tuple[int, ...] = (40, 40)
     """Hidden units of each layer."""
+    activation: Literal["relu", "silu"] = "relu"
+    """What follows each hidden layer: `relu`, or the smooth `silu`, x·sigmoid(x)."""
 
     def __post_init__(self) -> None:
         require(all(units > 0 for units in self.hidden), "hidden", "layer sizes above 0", self.hidden)
@@ -157,4 +169,4 @@ class MlpOptions:
     def build(self, shape: tuple[int, ...], outputs: int) -> Mlp:
         """The network for inputs of a shape."""
         (inputs,) = shape
-        return Mlp((inputs, *self.hidden, outputs))
+        return Mlp((inputs, *self.hidden, outputs), activation=self.activation)

@@ -66,7 +66,7 @@ def display_name(algorithm: str) -> str:
     >>> display_name("simpa"), display_name("abml")
     ('SImPa', 'ABML')
     """
-    return {"simpa": "SImPa", "protonet": "ProtoNet"}.get(algorithm, algorithm.upper())
+    return {"simpa": "SImPa", "simpa-latent": "SImPa-latent", "protonet": "ProtoNet"}.get(algorithm, algorithm.upper())
 
 
 def setting(result: Mapping[str, Any]) -> str:

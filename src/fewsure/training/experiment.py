@@ -32,7 +32,8 @@ class Training:
     tasks: int = 20
     """T, tasks per meta-update."""
     optimiser: OptimiserName = "adam"
-    """`adam`, `adamw` (with decoupled weight decay), or `sgd` with momentum."""
+    """`adam`, `adamw` (with decoupled weight decay), `muon` (for matrices between hidden layers, `adamw` for the rest),
+    or `sgd` with momentum."""
     lr: float = 1e-3
     """The learning rate (its peak)."""
     weight_decay: float = 0.0

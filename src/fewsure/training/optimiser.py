@@ -5,11 +5,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fewsure.training import muon
 from fewsure.types import Parts
 
-OptimiserName = Literal["adam", "adamw", "sgd"]
-MOMENTS = {"adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
-"""Tensors of each optimiser's state that have the shape of a meta-parameter."""
+OptimiserName = Literal["adam", "adamw", "muon", "sgd"]
 
 
 class Optimiser:
@@ -29,11 +28,14 @@ class Optimiser:
         # Fused, an optimiser passes over the parameters once, and can scale a gradient or leave everything as it is.
         options: dict[str, Any] = {"lr": self._lr, "weight_decay": weight_decay, "fused": True}
         leaves = list(self._leaves.values()) or [torch.zeros((), device=device)]  # a method may have nothing to learn
+        matrices = [leaf for leaf in leaves if name == "muon" and muon.fits(leaf)]
+        others = [leaf for leaf in leaves if not any(leaf is matrix for matrix in matrices)]
         if name == "sgd":
-            self._torch: torch.optim.Optimizer = torch.optim.SGD(leaves, momentum=momentum, **options)
+            parts: list[Any] = [torch.optim.SGD(others, momentum=momentum, **options)]
         else:
-            kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
-            self._torch = kind(leaves, capturable=device.type == "cuda", **options)
+            kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
+            parts = [kind(others, capturable=device.type == "cuda", **options)]
+        self._parts = parts + ([muon.Muon(matrices, self._lr, weight_decay)] if matrices else [])
         self._norms = torch.zeros(len(self._leaves), device=device)
 
     def set_learning_rate(self, lr: float) -> None:
@@ -53,9 +55,10 @@ class Optimiser:
             leaf.grad = gradients[name].contiguous()
         shrink = torch.ones_like(norm) if clip_norm is None else (norm / clip_norm).clamp(min=1)
         wanted = norm.isfinite() if sound is None else norm.isfinite() & sound
-        self._torch.grad_scale = torch.where(norm.isfinite(), shrink, 1).float()  # type: ignore[attr-defined]
-        self._torch.found_inf = (~wanted).float()  # type: ignore[attr-defined]
-        self._torch.step()
+        for part in self._parts:
+            part.grad_scale = torch.where(norm.isfinite(), shrink, 1).float()
+            part.found_inf = (~wanted).float()
+            part.step()
         return norm
 
     @property
@@ -73,7 +76,9 @@ class Optimiser:
         return {
             f"{name}/{moment}": value
             for name, leaf in self._leaves.items()
-            for moment, value in self._torch.state[leaf].items()
+            for part in self._parts
+            if leaf in part.state
+            for moment, value in part.state[leaf].items()
             if value is not None
         }
 
@@ -81,15 +86,19 @@ class Optimiser:
         """Take up a state that `state` returned."""
         for key, value in state.items():
             name, moment = key.rsplit("/", 1)
-            self._torch.state[self._leaves[name]][moment] = value
+            leaf = self._leaves[name]
+            part = next(part for part in reversed(self._parts) if leaf in part.state or part is self._parts[0])
+            part.state[leaf][moment] = value
 
 
 def optimiser_shapes(meta: Parts, name: OptimiserName, momentum: float) -> dict[str, torch.Size]:
     """The shape of each tensor of an optimiser's state, after its first step on these meta-parameters."""
-    moments = MOMENTS[name] if name != "sgd" or momentum else ()
     shapes: dict[str, torch.Size] = {}
     for part, params in meta.items():
         for leaf, value in params.items():
-            shapes |= {f"{part}/{leaf}/{moment}": value.shape for moment in moments}
-            shapes |= {f"{part}/{leaf}/step": torch.Size(())} if name != "sgd" else {}
+            if name == "sgd" or (name == "muon" and muon.fits(value)):
+                moments = {"momentum_buffer": value.shape} if name == "muon" or momentum else {}
+            else:
+                moments = {"exp_avg": value.shape, "exp_avg_sq": value.shape, "step": torch.Size(())}
+            shapes |= {f"{part}/{leaf}/{moment}": shape for moment, shape in moments.items()}
     return shapes

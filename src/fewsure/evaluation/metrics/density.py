@@ -83,3 +83,26 @@ def quantile(density: Mixture, level: float) -> Float[Tensor, " N"]:
         below = share_below(density, middle) < level
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
     return (low + high) / 2
+
+
+def crps(density: Mixture, y: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """The continuous ranked probability score E|X − y| − ½ E|X − X′|, in the unit of y; X and X′ from the density.
+
+    >>> crps(around_functions(torch.zeros(1, 1), 1.0), torch.zeros(1))
+    tensor([0.2337])
+    """
+    weights, means, variances = density.weights, density.means, density.stds.square()
+    to_label = _mean_distance(means - y.unsqueeze(-1), variances)
+    between = _mean_distance(
+        means.unsqueeze(-1) - means.unsqueeze(-2), variances.unsqueeze(-1) + variances.unsqueeze(-2)
+    )
+    pairs = weights.unsqueeze(-1) * weights.unsqueeze(-2)
+    return (weights * to_label).sum(-1) - 0.5 * (pairs * between).sum((-1, -2))
+
+
+def _mean_distance(mean: Tensor, variance: Tensor) -> Tensor:
+    """E|X| of X ~ N(mean, variance)."""
+    std = variance.sqrt()
+    ratio = mean / std
+    below: Tensor = ndtr(ratio)
+    return mean * (2 * below - 1) + 2 * std * torch.exp(-0.5 * ratio.square()) / math.sqrt(2 * math.pi)

@@ -14,7 +14,6 @@ function values alone, which is what the headline protocol of sine-line measures
 labels, so that even the right ones look too sure there.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +21,9 @@ from typing import Any
 from torch import Tensor
 
 from fewsure.evaluation.metrics.calibration import levels_like, quantiles
-from fewsure.evaluation.metrics.density import log_density, mean, share_below
+from fewsure.evaluation.metrics.density import share_below
 from fewsure.evaluation.scoring.predict import Predict
-from fewsure.evaluation.scoring.regression import summarise
+from fewsure.evaluation.scoring.regression import label_scores, summarise
 from fewsure.types import Draw, Facts, Noise, Records, Task
 
 
@@ -42,14 +41,12 @@ class ObservedScorer:
         return {}
 
     def score(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
-        """`mse`, `nll` and two rows of 11 `reliability` levels."""
+        """`label_scores` and two rows of 11 `reliability` levels."""
         outputs, labels = predict(task.query.x), task.query.y.squeeze(-1)
         density, values = predict.density(task.query.x, self.noise_std, outputs), outputs.squeeze(-1)
         below = share_below(density, labels)
         levels = levels_like(below).unsqueeze(-1)
-        return {
-            "mse": (mean(density) - labels).square().mean() * self.unit**2,
-            "nll": -log_density(density, labels).mean() + math.log(self.unit),
+        return label_scores(density, labels, self.unit) | {
             "reliability": (below <= levels).to(values.dtype).mean(-1),
             "reliability_without_noise": (labels <= quantiles(values)).to(values.dtype).mean(-1),
         }

@@ -8,6 +8,7 @@ The metric is easily gamed: adding N(0, noise_std²) to the sampled values makes
 is measured too, under `with_noise`, and shown as a row of its own.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +18,13 @@ from torch import Tensor
 
 from fewsure.data.sets.sine_line import GRID
 from fewsure.evaluation.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
-from fewsure.evaluation.metrics.density import log_density, mean
+from fewsure.evaluation.metrics.density import crps, log_density, mean, share_below
 from fewsure.evaluation.metrics.summary import TaskMean, TaskTotal
 from fewsure.evaluation.scoring.predict import Predict
-from fewsure.types import Draw, Facts, Noise, Records, Task
+from fewsure.types import Draw, Facts, Mixture, Noise, Records, Task
 
 SAMPLES_WITH_NOISE = 32
+LABEL_SCORES = ("mse", "nll", "crps", "coverage_90")
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class RegressionScorer:
         return {"observation": Draw((SAMPLES_WITH_NOISE, GRID))}
 
     def score(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
-        """`mse`, `nll` and two rows of 11 `reliability` levels."""
+        """`label_scores` and two rows of 11 `reliability` levels."""
 
         def reliability(predictions: Tensor) -> Tensor:
             return quantile_reliability(predictions, facts["truth"].squeeze(-1), self.noise_std)
@@ -45,9 +47,7 @@ class RegressionScorer:
         at_grid = predict(facts["grid"]).squeeze(-1)
         repeated = at_grid[torch.arange(SAMPLES_WITH_NOISE, device=at_grid.device) % len(at_grid)]
         noisy = repeated + self.noise_std * noise["observation"]
-        return {
-            "mse": (mean(density) - y).square().mean(),
-            "nll": -log_density(density, y).mean(),
+        return label_scores(density, y) | {
             "reliability": reliability(at_grid),
             "reliability_with_noise": reliability(noisy),
         }
@@ -56,9 +56,20 @@ class RegressionScorer:
         return summarise(shards, "with_noise")
 
 
+def label_scores(density: Mixture, y: Tensor, unit: float = 1.0) -> dict[str, Tensor]:
+    """How well a density predicts labels, in the target's unit: `mse`, `nll`, `crps` and the coverage of 90 %."""
+    below = share_below(density, y)
+    return {
+        "mse": (mean(density) - y).square().mean() * unit**2,
+        "nll": -log_density(density, y).mean() + math.log(unit),
+        "crps": crps(density, y).mean() * unit,
+        "coverage_90": ((below > 0.05) & (below < 0.95)).to(y.dtype).mean(),
+    }
+
+
 def summarise(shards: Iterable[Records], variant: str) -> dict[str, Any]:
-    """Means of `mse` and `nll`, the calibration of `reliability`, and that of the variant under its name."""
-    means = {name: TaskMean() for name in ("mse", "nll")}
+    """Means of `label_scores`, the calibration of `reliability`, and that of the variant under its name."""
+    means = {name: TaskMean() for name in LABEL_SCORES}
     headline, other = TaskTotal(), TaskTotal()
     for records in shards:
         for name, over_tasks in means.items():

@@ -1,0 +1,75 @@
+"""Functions of sets: pre-norm transformer layers. The order of the members does not matter."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fewsure.errors import require
+from fewsure.types import Params
+
+WIDER = 2
+"""How many times the units of a layer's own network exceed the width."""
+
+
+def normalised(x: Tensor, params: Params, name: str) -> Tensor:
+    """Layer norm. Its affine part stands outside the fused norm, which differentiates wrongly twice with it."""
+    return functional.layer_norm(x, x.shape[-1:]) * params[f"{name}.scale"] + params[f"{name}.shift"]
+
+
+def linear(x: Tensor, params: Params, name: str) -> Tensor:
+    """x W + b."""
+    return x @ params[f"{name}.weight"] + params[f"{name}.bias"]
+
+
+def linear_init(fan_in: int, fan_out: int, generator: torch.Generator, scale: float = 1.0) -> Params:
+    """A weight uniform in ±scale/√fan_in, and a bias of 0."""
+    weight = (2 * torch.rand(fan_in, fan_out, generator=generator) - 1) * scale / math.sqrt(fan_in)
+    return {"weight": weight, "bias": torch.zeros(fan_out)}
+
+
+def named(name: str, params: Params) -> Params:
+    """The parameters below a name."""
+    return {f"{name}.{key}": value for key, value in params.items()}
+
+
+def normal_init(width: int) -> Params:
+    """The affine part of a layer norm that changes nothing."""
+    return {"scale": torch.ones(width), "shift": torch.zeros(width)}
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One pre-norm transformer layer over the members of a set: attention, then a network of each member."""
+
+    width: int
+    heads: int = 4
+
+    def __post_init__(self) -> None:
+        require(self.width % self.heads == 0, "encoder_width", f"a multiple of {self.heads}", self.width)
+
+    def init(self, generator: torch.Generator) -> Params:
+        """Draw initial weights."""
+        width = self.width
+        layers = {
+            "queries": linear_init(width, 3 * width, generator),
+            "mix": linear_init(width, width, generator),
+            "expand": linear_init(width, WIDER * width, generator),
+            "contract": linear_init(WIDER * width, width, generator),
+            "before": normal_init(width),
+            "between": normal_init(width),
+        }
+        return {key: value for name, layer in layers.items() for key, value in named(name, layer).items()}
+
+    def __call__(self, params: Params, members: Tensor) -> Tensor:
+        """(N, width) → (N, width)."""
+        size = len(members)
+        asked = linear(normalised(members, params, "before"), params, "queries")
+        query, key, value = asked.view(size, 3, self.heads, -1).permute(1, 2, 0, 3)
+        weights = (query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])).softmax(-1)
+        mixed = (weights @ value).transpose(0, 1).reshape(size, self.width)
+        members = members + linear(mixed, params, "mix")
+        hidden = functional.gelu(linear(normalised(members, params, "between"), params, "expand"))
+        return members + linear(hidden, params, "contract")

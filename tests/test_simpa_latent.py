@@ -1,0 +1,96 @@
+"""SImPa with a latent posterior: its KL, its invariances, and its gradients."""
+
+import pytest
+import torch
+
+from fewsure.algorithms.simpa_latent import SimpaLatent
+from fewsure.core import streams
+from fewsure.networks.losses import regression
+from fewsure.networks.mlp import Mlp
+from fewsure.networks.weights import flatten
+from fewsure.posteriors.latent import Latent, WeightGenerator
+from fewsure.types import Batch, Task
+
+from .helpers import DATA, assert_gradient_equals_finite_differences, assert_vectorised_equals_loop, meta_batch
+
+MODEL = regression(Mlp((1, 6, 5, 1)))
+
+
+def small(**options: object) -> SimpaLatent:
+    settings = {"latent": 3, "generator_hidden": (4, 5), "encoder_width": 8, "train_samples": 3}
+    settings |= {"input_scale": 5.0, "target_scale": 5.0}
+    return SimpaLatent(**(settings | options))  # type: ignore[arg-type]
+
+
+def problem(method: SimpaLatent) -> tuple:
+    return meta_batch(method, model=MODEL)
+
+
+def one_task(size: int = 6) -> Task:
+    tasks, _ = DATA.sample(1, streams.generator(0, "latent task"))
+    support, query = (Batch(batch.x[0], batch.y[0]) for batch in (tasks.support, tasks.query))
+    return Task(Batch(support.x[:size], support.y[:size]), query)
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_kl_of_the_latent_is_that_of_the_networks_where_the_generator_is_linear_and_injective() -> None:
+    """Data processing with equality: G#q and G#p are Gaussians, whose KL torch knows."""
+    network = Mlp((2, 1))  # three weights from three latents
+    family = WeightGenerator(network, 3, ())
+    params = family.generator.init(streams.generator(0, "linear"))
+    q = Latent(torch.tensor([0.5, -1.0, 2.0]), torch.tensor([-1.0, 0.3, -0.2]))
+    mix, shift = params["0.weight"], params["0.bias"]
+
+    def of_weights(latent: Latent) -> torch.distributions.MultivariateNormal:
+        covariance = mix.T @ torch.diag((2 * latent.log_std).exp()) @ mix
+        return torch.distributions.MultivariateNormal(latent.mean @ mix + shift, covariance)
+
+    prior = Latent(torch.zeros(3), torch.zeros(3))
+    expected = torch.distributions.kl_divergence(of_weights(q), of_weights(prior))
+    torch.testing.assert_close(q.kl(), expected)
+    assert float(prior.kl()) == 0
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_latent_that_the_generator_ignores_costs_more_than_the_networks_are_apart() -> None:
+    family = WeightGenerator(Mlp((2, 1)), 3, ())
+    params = {"0.weight": torch.zeros(3, 3), "0.bias": torch.ones(3)}
+    q = Latent(torch.ones(3), torch.zeros(3))
+    networks = flatten(family(params, q.sample(torch.randn(4, 3))), dims=1)
+    assert bool((networks == 1).all())  # all networks are one: their KL is 0
+    assert float(q.kl()) == 1.5
+
+
+@pytest.mark.usefixtures("float64")
+def test_vectorised_equals_loop_and_the_meta_gradient_equals_finite_differences() -> None:
+    for method in (small(), small(refinements=0), small(refinements=2)):
+        assert_vectorised_equals_loop(method, MODEL, problem(method))
+        assert_gradient_equals_finite_differences(method, MODEL, problem(method), step=1e-6)
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_order_of_the_support_set_does_not_matter_and_any_number_of_examples_will_do() -> None:
+    method, task = small(), one_task()
+    meta = method.init(MODEL, streams.generator(0, "init"))
+    adapted = method.adapt(meta, MODEL, task.support, {})["latent"]
+    turned = method.adapt(meta, MODEL, Batch(task.support.x.flip(0), task.support.y.flip(0)), {})["latent"]
+    torch.testing.assert_close(adapted, turned)
+    for size in (1, 2, 5):
+        part = Batch(task.support.x[:size], task.support.y[:size])
+        assert method.adapt(meta, MODEL, part, {})["latent"]["mean"].shape == (3,)
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_loss_is_the_likelihood_of_the_mixture_that_predicts() -> None:
+    method, task = small(kl_weight=0.5), one_task()
+    meta = method.init(MODEL, streams.generator(0, "init"))
+    noise = {"z": torch.randn(3, 3, generator=streams.generator(0, "z"))}
+    posterior = method.adapt(meta, MODEL, task.support, noise)
+    density = method.predictive(posterior, MODEL, task.query.x, noise)
+    functions = method.predict(posterior, MODEL, task.query.x, noise)
+    torch.testing.assert_close(density.means.T, functions.squeeze(-1))
+    components = torch.distributions.Normal(density.means, density.stds).log_prob(task.query.y)
+    nll = -(components.logsumexp(1) - torch.tensor(3.0).log()).mean()
+    total, info = method.loss(meta, MODEL, task, noise, None)  # type: ignore[arg-type]
+    torch.testing.assert_close(info["loss"], nll)
+    torch.testing.assert_close(total, nll + 0.5 * Latent(**posterior["latent"]).kl())
