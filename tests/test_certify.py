@@ -130,6 +130,7 @@ def test_class_disjoint_tasks_share_no_class(classification: Run) -> None:
     classes = facts["classes"].flatten().tolist()
     assert len(set(classes)) == len(classes) == 12
     assert set(environment.unseen) == {"other classes"}
+    assert environment.assumed.endswith("a random sample of all classes with at least 6 examples (shot + query)")
     with pytest.raises(FewsureError, match="`tasks` to be at most 4, the tasks without a class or group in"):
         list(fresh_blocks(environment.certified, "held-out", 5, 0, CPU))
 
@@ -551,6 +552,7 @@ def test_rows_of_a_users_own_are_certified_with_each_group_once(tmp_path: Path) 
     run = untrained(tmp_path / "run", on_lines(lines(40)))
     record = certify_run(run, CPU, Request())
     assert (record["unit"], record["held_out"]["tasks"]) == ("new-tasks", 20)
+    assert record["assumed"].endswith("are a random sample of all groups with at least 9 rows (shot + query)")
     assert "the 20 tasks of its test split, each once, 3-shot, 6 query points" in record["environment"]
     (left_out,) = record["conformal"]["measured"]
     assert (left_out["on"], left_out["tasks"]) == ("each left out", 20)

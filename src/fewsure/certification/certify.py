@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewsure.certification.environment import ASSUMED, FreshTasks, Unit, environment_of, fresh_blocks, unit_of
+from fewsure.certification.environment import FreshTasks, Unit, environment_of, fresh_blocks, unit_of
 from fewsure.certification.freshness import require_fresh
 from fewsure.certification.predictor import (
     CALIBRATION,
@@ -23,8 +23,6 @@ from fewsure.certification.predictor import (
     load_predictor,
     measure,
     new_draws,
-    noise_std_of,
-    norm_of,
     scores,
     thresholds_without,
 )
@@ -35,7 +33,7 @@ from fewsure.core.distributed import is_rank_zero
 from fewsure.core.files import write_atomically
 from fewsure.core.progress import ProgressLine
 from fewsure.errors import Diverged, FewsureError, require
-from fewsure.evaluation.evaluate import SAMPLES
+from fewsure.evaluation.evaluate import SAMPLES, task_facts
 from fewsure.evaluation.metrics.summary import mean_over_tasks
 from fewsure.theory import conformal
 from fewsure.theory.concentration import Method, require_share
@@ -109,7 +107,8 @@ def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, A
         )
     tasks = request.tasks or _at_most(TASKS, certified)
     found = records(certified, "held-out", tasks)
-    calibration = _calibration(predictor, found, certified.description, digest, request.seed)
+    facts = {"environment": certified.description, "seed": request.seed, "checkpoint": digest}
+    calibration = _calibration(predictor, found, **facts)
     if calibration is None:
         sets: dict[str, Any] = {"reason": f"no sets: adaptation diverged on {_diverged(found)} of {tasks} tasks"}
     else:
@@ -117,10 +116,14 @@ def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, A
         sets = _coverage(calibration, request.alpha, found, measured)
     record: dict[str, Any] = {
         "format": RESULT_FORMAT,
-        **_names(run, checkpoint.update),
+        **task_facts(experiment),
+        "preset": experiment.preset,
+        "updates": checkpoint.update,
+        "planned_updates": experiment.training.updates,
+        "train_seed": experiment.training.seed,
         "environment": certified.description,
         "unit": unit,
-        "assumed": ASSUMED[unit],
+        "assumed": environment.assumed,
         "fresh": freshness.record(),
         "loss": LOSSES[experiment.model.kind],
         "held_out": held_out(found["loss"], request.delta, request.method).record() | {"diverged": _diverged(found)},
@@ -147,30 +150,23 @@ def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, A
     return record
 
 
-def _calibration(
-    predictor: CertifiedPredictor, records: Records, environment: str, checkpoint: str, seed: int
-) -> Calibration | None:
+def _calibration(predictor: CertifiedPredictor, records: Records, **facts: Any) -> Calibration | None:
     """The scores of recorded tasks; None if one of them diverged, since its scores are no numbers."""
     if _diverged(records):
         return None
-    experiment = predictor.experiment
+    experiment, (score, values) = predictor.experiment, scores(records)
     way = experiment.model.outputs if experiment.model.kind == "classification" else None
-    score, values = scores(records)
     return Calibration(
         scores=values.flatten(),
         sizes=torch.full((len(values),), values.shape[1]),
+        draws=predictor.draws.flat(),
         score=score,
         way=way,
         shot=experiment.data.shot,
         query=values.shape[1] // (way or 1),
-        norm=norm_of(experiment),
         transductive=experiment.transductive,
-        environment=environment,
-        seed=seed,
-        noise_std=noise_std_of(experiment),
         samples=SAMPLES,
-        checkpoint=checkpoint,
-        draws=predictor.draws.flat(),
+        **facts,
     )
 
 
@@ -182,24 +178,24 @@ def _coverage(
     Where there are no others, each calibration task in turn is left out, and measured with the threshold of the rest.
     """
     threshold = calibration.threshold(alpha)
-    everything = "every set holds every label" if calibration.score == "probability" else "intervals have no ends"
-    few = (
-        f"too few tasks for this α: it needs {math.ceil(1 / alpha) - 1} that are independent of each other, so "
-        f"{everything}; hold out more, or choose a larger α"
-    )
-    seen = [measure(records, threshold)._asdict() | {"on": name} for name, records in measured.items()]
+    seen = {name: measure(records, threshold) for name, records in measured.items()}
     if not seen:
-        left_out = measure(found, thresholds_without(calibration, alpha))
-        seen = [left_out._asdict() | {"on": "each left out"}]
-    return {
+        seen = {"each left out": measure(found, thresholds_without(calibration, alpha))}
+    coverage: dict[str, Any] = {
         "score": calibration.score,
         "alpha": alpha,
         "tasks": calibration.tasks,
         "threshold": threshold,
         "vacuous": math.isinf(threshold),
-        **({"reason": few} if math.isinf(threshold) else {}),
-        "measured": seen,
+        "measured": [one._asdict() | {"on": name} for name, one in seen.items()],
     }
+    if math.isinf(threshold):
+        everything = "every set holds every label" if calibration.score == "probability" else "intervals have no ends"
+        coverage["reason"] = (
+            f"too few tasks for this α: it needs {math.ceil(1 / alpha) - 1} that are independent of each other, so "
+            f"{everything}; hold out more, or choose a larger α"
+        )
+    return coverage
 
 
 def _theorem(predictor: CertifiedPredictor, request: Request) -> dict[str, Any]:
@@ -227,20 +223,6 @@ def _theorem(predictor: CertifiedPredictor, request: Request) -> dict[str, Any]:
         "samples": samples,
         "bounds": [bound.record() for bound in bounds],
         **({"critic": critic.record()} if critic else {}),
-    }
-
-
-def _names(run: Run, update: int) -> dict[str, Any]:
-    experiment = run.experiment
-    return {
-        "algorithm": experiment.algorithm_name,
-        "data": experiment.data_name,
-        **({"way": experiment.model.outputs} if experiment.model.kind == "classification" else {}),
-        "shot": experiment.data.shot,
-        "preset": experiment.preset,
-        "updates": update,
-        "planned_updates": experiment.training.updates,
-        "train_seed": experiment.training.seed,
     }
 
 

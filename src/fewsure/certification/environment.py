@@ -14,7 +14,8 @@ where all classes of a task are of one group, of the groups. Of groups of rows t
 certificate takes them all, and coverage is measured by leaving one out.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,11 +36,7 @@ from fewsure.types import Facts, Task
 
 Unit = Literal["tasks", "new-tasks"]
 """What counts as one independent draw: a task of the sampler, or a task of classes or of a group that no other has."""
-ASSUMED: dict[Unit, str] = {
-    "tasks": "a new task is a new draw of this sampler",
-    "new-tasks": "the classes or groups of these tasks, and those of a new one, are a random sample of all of them",
-}
-"""Without which the statements are void."""
+NEW_DRAW = "a new task is a new draw of this sampler"
 
 
 def unit_of(data: Data, asked: Unit | None) -> Unit:
@@ -86,6 +83,8 @@ class Environment:
     """What the statements about a run are about."""
 
     certified: FreshTasks
+    assumed: str
+    """The assumption without which the statements are void."""
     unseen: Mapping[str, FreshTasks]
     """Where tasks come from that the statements have not seen, on which they can be checked, by name: `other tasks` of
     the same environment (none if the certified ones are all there are), `other classes` or `other groups` of the test
@@ -107,22 +106,27 @@ def environment_of(experiment: Experiment, unit: Unit, seed: int, device: torch.
     return _of_sampler(experiment, "new draws of its sampler", device)
 
 
+def _random_sample(what: str, size: str) -> str:
+    return f"the {what} of these tasks, and those of a new one, are a random sample of all {what} with at least {size}"
+
+
 def _of_sampler(experiment: Experiment, source: str, device: torch.device) -> Environment:
     data = experiment.data
     certified = FreshTasks(_described(experiment, source), data.tasks("test", device))
-    return Environment(certified, {"other tasks": certified}, data.checksum("test"))
+    return Environment(certified, NEW_DRAW, {"other tasks": certified}, data.checksum("test"))
 
 
 def _of_rows(experiment: Experiment, unit: Unit, seed: int, device: torch.device) -> Environment:
     data = experiment.data
     tasks = RowTasks(data.pool("test").to(device), shot=data.shot, query=data.query)
-    groups = len(tasks.pool.classes)
+    groups, size = len(tasks.pool.classes), f"{data.needed_examples} rows (shot + query)"
     if unit == "tasks":
         return _of_sampler(experiment, f"new draws from the {groups} tasks of its test split", device)
-    _require_two(groups, f"{experiment.data_name}, test: tasks with {data.shot + data.query} rows (shot + query)")
+    _require_two(groups, f"{experiment.data_name}, test: tasks with {size}")
     order = torch.randperm(groups, generator=streams.generator(seed, STREAM, "order")).to(device)
     description = _described(experiment, f"the {groups} tasks of its test split, each once")
-    return Environment(SeparateTasks(description, tasks, order), {}, data.checksum("test"))
+    certified = SeparateTasks(description, tasks, order)
+    return Environment(certified, _random_sample("groups", size), {}, data.checksum("test"))
 
 
 def _described(experiment: Experiment, source: str) -> str:
@@ -137,8 +141,6 @@ def _dependence(experiment: Experiment) -> str:
 def _of_classes(experiment: Experiment, unit: Unit, seed: int, device: torch.device) -> Environment:
     data, name = experiment.data, experiment.data_name
     pool, way, grouped = data.pool("test"), data.outputs, data.draws_within_group
-    names = _halves_by_group(pool, way, name) if grouped else _halves(pool, way, name)
-    halves = [restrict(pool, half) for half in names]
     alone = f", no {'group' if grouped else 'class'} in two tasks" if unit == "new-tasks" else ""
 
     def fresh(part: Pool, which: str) -> FreshTasks:
@@ -155,51 +157,41 @@ def _of_classes(experiment: Experiment, unit: Unit, seed: int, device: torch.dev
         )
         if unit == "tasks":
             return FreshTasks(description, episodes)
-        return SeparateTasks(description, episodes, _members(part, way, seed, grouped).to(device))
+        members = _one_of_each_group(part, way, seed) if grouped else disjoint_tasks(len(part.classes), way, seed)
+        return SeparateTasks(description, episodes, members.to(device))
 
-    certified = fresh(halves[0], "calibration")
+    calibration, test = _halves(pool, way, grouped, name)
+    certified = fresh(calibration, "calibration")
     if certified.available is not None:
         _require_two(certified.available, f"{certified.description}: tasks")
-    unseen = {"other groups" if grouped else "other classes": fresh(halves[1], "test")}
+    unseen = {"other groups" if grouped else "other classes": fresh(test, "test")}
     if unit == "tasks":
         unseen = {"other tasks": certified} | unseen
-    return Environment(certified, unseen, halves[0].checksum)
+    size = f"{data.needed_examples} examples (shot + query)"
+    sample = ("groups", f"{way} classes of at least {size}") if grouped else ("classes", size)
+    assumed = NEW_DRAW if unit == "tasks" else _random_sample(*sample)
+    return Environment(certified, assumed, unseen, calibration.checksum)
 
 
-def _halves(pool: Pool, way: int, name: str) -> tuple[Sequence[str], Sequence[str]]:
-    """The names of the classes of each half."""
-    if len(pool.classes) // 2 < way:
+def _halves(pool: Pool, way: int, grouped: bool, name: str) -> list[Pool]:
+    """The parts of a pool with half of its classes each, or of the groups that can make a task."""
+    owners = pool.groups if grouped else pool.classes
+    enough = [owner for owner, classes in Counter(owners).items() if classes >= (way if grouped else 1)]
+    if len(enough) < (2 if grouped else 2 * way):
+        split = f"groups with at least {way} classes (way)" if grouped else "classes"
+        least = "" if grouped else f" of at least {way} (way)"
         raise FewsureError(
-            f"{name}, test: a certificate splits the classes into halves of at least {way} (way), but there are "
-            f"{len(pool.classes)}; certify a run with a smaller way, or with more classes to test on"
+            f"{name}, test: a certificate splits the {split} into halves{least}, but there "
+            f"{'is' if len(enough) == 1 else 'are'} {len(enough)}; certify a run with a smaller way, or with more "
+            f"{'groups' if grouped else 'classes'} to test on"
         )
-    return split_classes(pool.classes)
+    pairs = list(zip(pool.classes, owners, strict=True))
+    return [restrict(pool, [name for name, owner in pairs if owner in half]) for half in split_classes(enough)]
 
 
-def _halves_by_group(pool: Pool, way: int, name: str) -> tuple[Sequence[str], Sequence[str]]:
-    """The names of the classes of each half, of those groups that can make a task."""
-    large = [group for group in sorted(set(pool.groups)) if pool.groups.count(group) >= way]
-    if len(large) < 2:
-        raise FewsureError(
-            f"{name}, test: all classes of a task are of one group, and a certificate splits the groups with at least "
-            f"{way} classes (way) into halves, but there {'is' if len(large) == 1 else 'are'} {len(large)}; certify a "
-            "run with a smaller way, or with more groups to test on"
-        )
-    first, second = (
-        [member for member, group in zip(pool.classes, pool.groups, strict=True) if group in half]
-        for half in split_classes(large)
-    )
-    return first, second
-
-
-def _members(pool: Pool, way: int, seed: int, grouped: bool) -> Tensor:
-    """Tasks (T, way) with no class in common, as numbers in the pool; one of each group, where a task is of one."""
-    number = {name: index for index, name in enumerate(pool.classes)}
-    if not grouped:
-        tasks = disjoint_tasks(pool.classes, way, seed)
-        return torch.tensor([[number[member] for member in task] for task in tasks])
-    generator = streams.generator(seed, STREAM, "groups")
-    groups = sorted(set(pool.groups))
+def _one_of_each_group(pool: Pool, way: int, seed: int) -> Tensor:
+    """Tasks (T, way) of one group each, as numbers in the pool; every group makes one."""
+    generator, groups = streams.generator(seed, STREAM, "groups"), sorted(set(pool.groups))
     order = [groups[index] for index in torch.randperm(len(groups), generator=generator).tolist()]
     rows = [torch.tensor([index for index, group in enumerate(pool.groups) if group == one]) for one in order]
     return torch.stack([row[torch.randperm(len(row), generator=generator)[:way]] for row in rows])

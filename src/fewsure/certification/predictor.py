@@ -9,7 +9,7 @@ The draws are stored with the calibration: whoever wants coverage adapts and pre
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ from fewsure.theory.conformal import (
 )
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import CHECKPOINT, FITTED, Checkpoint, Run
-from fewsure.types import Draw, Facts, Mixture, Noise, Parts, Task
+from fewsure.types import Facts, Mixture, Noise, Parts, Task
 
 CALIBRATION = "conformal.safetensors"
 """The file of a run folder with its calibration."""
@@ -83,28 +83,24 @@ class Draws(NamedTuple):
 
 def new_draws(experiment: Experiment, seed: int, samples: int) -> Draws:
     """The random numbers of a predictor with so many functions, on the CPU, so that every device has the same ones."""
-    generator, (shared, *own) = streams.generator(seed, "certify", "draws"), _specified(experiment, samples)
-    drawn = [{name: draw[0] for name, draw in draw_per_task(part, 1, generator).items()} for part in (shared, *own)]
-    return Draws(*drawn)
+    algorithm, model, data = experiment.algorithm, experiment.model, experiment.data
+    shared, own = algorithm.noise(model, data.support_size, data.query_size)
+    specified = shared, own, algorithm.prediction_noise(model, samples, data.support_size)
+    generator = streams.generator(seed, "certify", "draws")
+    return Draws(*({name: draw[0] for name, draw in draw_per_task(part, 1, generator).items()} for part in specified))
 
 
 def draws_of(calibration: Calibration, experiment: Experiment) -> Draws:
     """The random numbers with which a task must be adapted and predicted for the calibration to hold, on the CPU."""
-    specified = Draws(*map(dict, _specified(experiment, calibration.samples)))  # type: ignore[arg-type]
-    expected = {name: tuple(draw.shape) for name, draw in specified.flat().items()}
-    found = {name: tuple(draw.shape) for name, draw in calibration.draws.items()}
+    like = new_draws(experiment, calibration.seed, calibration.samples)
+    expected, found = (_shapes(draws) for draws in (like.flat(), calibration.draws))
     require(found == expected, "calibration", f"of this experiment, whose random numbers are {expected}", found)
-    parts: list[Any] = [
-        {name: calibration.draws[f"{part}/{name}"] for name in noise} for part, noise in specified._asdict().items()
-    ]
-    return Draws(*parts)
+    parts = like._asdict().items()
+    return Draws(*({name: calibration.draws[f"{part}/{name}"] for name in noise} for part, noise in parts))
 
 
-def _specified(experiment: Experiment, samples: int) -> tuple[Mapping[str, Draw], ...]:
-    """What the parts of `Draws` are drawn as."""
-    algorithm, model, data = experiment.algorithm, experiment.model, experiment.data
-    spec = algorithm.noise(model, data.support_size, data.query_size)
-    return *spec, algorithm.prediction_noise(model, samples, data.support_size)
+def _shapes(draws: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(draw.shape) for name, draw in draws.items()}
 
 
 def with_coverage(
@@ -125,9 +121,9 @@ def with_coverage(
     """
     require(0 < coverage < 1, "coverage", "a probability in (0, 1)", coverage)
     way = experiment.model.outputs if experiment.model.kind == "classification" else None
-    calibration.require_like(way=way, shot=shot, points=outputs.shape[1], norm=norm_of(experiment))
+    calibration.require_like(way=way, shot=shot, points=outputs.shape[1])
     threshold = calibration.threshold(round(1 - coverage, 12))  # 1 − 0.9 is not 0.1 in floating point
-    summary = summarise(experiment, outputs, calibration.noise_std, density)
+    summary = summarise(experiment, outputs, density)
     if way is not None:
         return prediction_sets(summary["probabilities"], threshold)
     return prediction_intervals(summary["mean"], threshold, summary["spread"])
@@ -151,19 +147,7 @@ def checkpoint_digest(run: Run) -> str:
     return hashlib.sha256(path.read_bytes() + (fitted.read_bytes() if fitted.is_file() else b"")).hexdigest()
 
 
-def norm_of(experiment: Experiment) -> str:
-    """What the base network normalises activations by."""
-    return str(getattr(experiment.network, "norm", "none"))
-
-
-def noise_std_of(experiment: Experiment) -> float:
-    """Standard deviation of the noise on y, in the unit that networks see; 0 for classification."""
-    return experiment.data.scaled_noise_std or 0.0
-
-
-def summarise(
-    experiment: Experiment, outputs: Tensor, noise_std: float, density: Mixture | None = None
-) -> dict[str, Tensor]:
+def summarise(experiment: Experiment, outputs: Tensor, density: Mixture | None = None) -> dict[str, Tensor]:
     """What sets and intervals are made from, in double precision: `probabilities` (N, C), or `mean` and `spread` (N,).
 
     The spread is the standard deviation over the S functions plus that of the observation noise; 1 for one function.
@@ -173,9 +157,9 @@ def summarise(
         return {"probabilities": class_probabilities(outputs)}
     if density is not None:
         return {"mean": mean(density).double(), "spread": std(density).double()}
-    values = outputs.squeeze(-1).double()
-    centre = values.mean(0)
-    return {"mean": centre, "spread": values.std(0) + noise_std if len(values) > 1 else torch.ones_like(centre)}
+    values, noise_std = outputs.squeeze(-1).double(), experiment.data.scaled_noise_std or 0.0
+    spread = values.std(0) + noise_std if len(values) > 1 else torch.ones_like(values[0])
+    return {"mean": values.mean(0), "spread": spread}
 
 
 @dataclass(frozen=True)
@@ -203,16 +187,14 @@ class CertifiedPredictor:
         """Predictions that are no finite numbers are a loss of 1: a task that diverged is not left out."""
         x, y = task.query.x, task.query.y
         density = None if predict.own_density is None else predict.own_density(x)
-        summary = summarise(self.experiment, predict(x), noise_std_of(self.experiment), density)
+        summary = summarise(self.experiment, predict(x), density)
         if "probabilities" in summary:
-            finite = summary["probabilities"].isfinite().all(-1)
             losses = (summary["probabilities"].argmax(-1) != y).double()
         else:
             y = y.squeeze(-1)
-            finite = summary["mean"].isfinite() & summary["spread"].isfinite()
             losses = (summary["mean"] - y).square().clamp(max=1)
-        loss = torch.where(finite, losses, torch.ones_like(losses)).mean()
-        return {"loss": loss, "diverged": ~finite.all(), "y": y, **summary}
+        finite = torch.stack([values.view(len(y), -1).isfinite().all(-1) for values in summary.values()]).all(0)
+        return {"loss": losses.where(finite, 1.0).mean(), "diverged": ~finite.all(), "y": y, **summary}
 
 
 def scores(records: Mapping[str, Tensor]) -> tuple[conformal.Score, Tensor]:
@@ -238,10 +220,10 @@ def measure(records: Mapping[str, Tensor], threshold: float | Tensor) -> Measure
 
 def thresholds_without(calibration: Calibration, alpha: float) -> Tensor:
     """(K,): the threshold for each calibration task that the other ones give, as if it were a new one."""
-    parts, everyone = torch.split(calibration.scores, calibration.sizes.tolist()), range(calibration.tasks)
-
-    def without(left_out: int) -> float:
-        kept = [index for index in everyone if index != left_out]
-        return conformal_threshold(torch.cat([parts[index] for index in kept]), calibration.sizes[kept], alpha)
-
-    return torch.tensor([without(left_out) for left_out in everyone], dtype=torch.float64)
+    everyone = torch.arange(calibration.tasks)
+    task = everyone.repeat_interleave(calibration.sizes)
+    found = [
+        conformal_threshold(calibration.scores[task != one], calibration.sizes[everyone != one], alpha)
+        for one in everyone
+    ]
+    return torch.tensor(found, dtype=torch.float64)

@@ -135,14 +135,17 @@ class Classification(Data):
     def tasks(self, split: Split, device: torch.device) -> Episodes:
         return _episodes(self.at_temperature_1, split, device)  # which do not depend on it
 
-    def large_enough(self, pool: Pool, split: Split) -> Pool:
-        """A split's pool without the classes that have fewer than shot + query examples, as a user's own data may.
+    @property
+    def needed_examples(self) -> int:
+        """The larger number of testing and training, since validation classes may serve both."""
+        return max(self.shot + self.query, (self.train_shot or self.shot) + (self.train_query or self.query))
 
-        Of training and testing, the one that takes more of a class decides, since validation classes may serve both.
+    def large_enough(self, pool: Pool, split: Split) -> Pool:
+        """A split's pool without the classes that have too few examples, as a user's own data may.
+
         Where the others make no task, it is left as it is, and drawing from it says what is missing.
         """
-        needed = max(self.shot + self.query, (self.train_shot or self.shot) + (self.train_query or self.query))
-        enough = (pool.counts >= needed).tolist()
+        enough = (pool.counts >= self.needed_examples).tolist()
         kept = [
             (name, group) for name, group, is_kept in zip(pool.classes, pool.groups, enough, strict=True) if is_kept
         ]

@@ -75,6 +75,11 @@ class Data(Protocol):
         """m⁽ᵛ⁾, query examples of a training task."""
 
     @property
+    def needed_examples(self) -> int:
+        """Examples that a class, or a task of rows, must have; a smaller one of a user's own is left out."""
+        return self.shot + self.query
+
+    @property
     def fitted_scale(self) -> Scale:
         """The form of an example, and what networks see of it."""
 

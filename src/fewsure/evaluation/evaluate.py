@@ -91,13 +91,9 @@ def evaluate_in_shards(
             yield records
 
     figures = scorer(experiment).summarise(shards())
-    data, model = experiment.data, experiment.model
     return {
         "format": RESULT_FORMAT,
-        "algorithm": experiment.algorithm_name,
-        "data": experiment.data_name,
-        **({"way": model.outputs} if model.kind == "classification" else {}),
-        "shot": data.shot,
+        **task_facts(experiment),
         "tasks": tasks,
         "samples": samples,
         "transductive": experiment.transductive,
@@ -106,9 +102,16 @@ def evaluate_in_shards(
         "seed": seed,
         "version": __version__,
         "device": device_name(device_of(meta)),
-        "data_checksum": data.checksum(stream),
+        "data_checksum": experiment.data.checksum(stream),
         "seconds": round(earlier + time.perf_counter() - start, 3),
     }
+
+
+def task_facts(experiment: Experiment) -> dict[str, Any]:
+    """The method, and the kind of its tasks, as JSON values."""
+    data, model = experiment.data, experiment.model
+    way = {"way": model.outputs} if model.kind == "classification" else {}
+    return {"algorithm": experiment.algorithm_name, "data": experiment.data_name, **way, "shot": data.shot}
 
 
 def _computed(
@@ -156,7 +159,7 @@ def identity(experiment: Experiment, meta: Parts, *, seed: int, stream: Split) -
 def _code_checksum() -> str:
     """SHA-256 of this package's sources: what other code has found is never taken for what this one would find."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

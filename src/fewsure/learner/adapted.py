@@ -13,7 +13,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fewsure.certification.predictor import norm_of, with_coverage
+from fewsure.certification.predictor import with_coverage
 from fewsure.core.config import checked, from_json
 from fewsure.core.files import write_atomically
 from fewsure.errors import Diverged, FewsureError, require
@@ -126,8 +126,7 @@ class Adapted:
         way = None if self.labels is None else len(self.labels.classes)
         # How many query points there are is seen to when there are some.
         points = calibration.query * (calibration.way or 1)
-        norm = norm_of(self.predictor.experiment)
-        calibration.require_like(way=way, shot=self.counts[0], points=points, norm=norm)
+        calibration.require_like(way=way, shot=self.counts[0], points=points)
         return calibration
 
     def save(self, path: str | Path) -> None:

@@ -150,15 +150,11 @@ class Calibration:
     query: int
     """Query points that are predicted together, of each class or of a regression task. It matters to a transductive
     run, which sees them all."""
-    norm: str
-    """What the network normalises activations by."""
     transductive: bool
     environment: str
     """Where the tasks came from, in words."""
     seed: int
     """Of the calibration stream."""
-    noise_std: float
-    """What the spread of a scaled residual has beside the standard deviation over the functions."""
     samples: int
     """Functions that were asked for from each task's posterior; the scores depend on their number."""
     checkpoint: str
@@ -182,11 +178,10 @@ class Calibration:
         """q̂ for coverage 1 − α, or infinity if there are too few tasks for it."""
         return conformal_threshold(self.scores, self.sizes, alpha)
 
-    def require_like(self, *, way: int | None, shot: int, points: int, norm: str) -> None:
+    def require_like(self, *, way: int | None, shot: int, points: int) -> None:
         """Refuse a task for which the coverage would not hold; `points` is the number of query points in all."""
-        for name, value in {"way": way, "shot": shot, "norm": norm}.items():
-            expected = getattr(self, name)
-            require(value == expected, name, f"{expected}, as in the calibration tasks", value)
+        require(way == self.way, "way", f"{self.way}, as in the calibration tasks", way)
+        require(shot == self.shot, "shot", f"{self.shot}, as in the calibration tasks", shot)
         if self.transductive:
             together = self.query * (self.way or 1)
             reason = f"{together} query points, as in the calibration tasks, since they are predicted together"

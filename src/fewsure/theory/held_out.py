@@ -11,17 +11,17 @@ and so holds for every method. What "a new task" means is the unit of the statem
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fewsure.core import streams
 from fewsure.errors import FewsureError, require
-from fewsure.theory.concentration import Method, require_share, upper_limit
+from fewsure.theory.concentration import Method, upper_limit
 
 
 @dataclass(frozen=True)
@@ -60,42 +60,36 @@ def held_out(losses: Float[Tensor, " N"], delta: float, method: Method = "bettin
     return HeldOut(limit, float(losses.double().mean()), len(losses), delta, method)
 
 
-def split_classes(names: Collection[str], share: float = 0.5) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(calibration, test): disjoint classes of an evaluation pool, by the order of a hash of their names.
+def split_classes(names: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(calibration, test): the halves of an evaluation pool's classes, by the order of a hash of their names.
 
-    The split depends on the set of names alone: not on their order, a seed, or anything that was measured. Of K classes
-    round(share · K) are for calibration.
+    The split depends on the set of names alone: not on their order, a seed, or anything that was measured.
 
     >>> split_classes(["ant", "bee", "cat", "dog"]) == split_classes(["dog", "cat", "bee", "ant"])
     True
     """
-    require_share(share, "share")
-    _require_different(names)
-    count = round(share * len(names))
-    require(0 < count < len(names), "names", f"so many that a share of {share} leaves both sides some", len(names))
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    require(not twice, "classes", "different from each other", twice[:3])
+    require(len(names) >= 2, "classes", "at least 2, one for each half", len(names))
     ordered = sorted(names, key=lambda name: hashlib.blake2b(f"certify/{name}".encode()).digest())
+    count = round(len(names) / 2)
     return tuple(sorted(ordered[:count])), tuple(sorted(ordered[count:]))
 
 
-def disjoint_tasks(classes: Sequence[str], way: int, seed: int) -> list[tuple[str, ...]]:
+def disjoint_tasks(classes: int, way: int, seed: int) -> Int[Tensor, "T way"]:
     """As many tasks of `way` classes as there are without using a class twice, in an order drawn from the seed.
 
     If the classes are independent draws from all classes, so are these tasks, and a certificate of them speaks of
     classes that nobody has seen; tasks that share classes are independent only given the pool. If the classes are
     exchangeable, so are the tasks, which is all that conformal prediction needs.
 
-    >>> tasks = disjoint_tasks([str(number) for number in range(11)], way=5, seed=0)
-    >>> len(tasks), len({name for task in tasks for name in task})
-    (2, 10)
+    >>> disjoint_tasks(11, way=5, seed=0).shape
+    torch.Size([2, 5])
     """
     require(way >= 2, "way", "at least 2", way)
-    require(len(classes) >= way, "classes", f"at least {way}, the number in a task", len(classes))
-    _require_different(classes)
-    ordered = sorted(classes)
-    order = torch.randperm(len(ordered), generator=streams.generator(seed, "disjoint")).tolist()
-    return [
-        tuple(ordered[index] for index in order[first : first + way]) for first in range(0, len(ordered) - way + 1, way)
-    ]
+    require(classes >= way, "classes", f"at least {way}, the number in a task", classes)
+    tasks = classes // way
+    return torch.randperm(classes, generator=streams.generator(seed, "disjoint"))[: tasks * way].view(tasks, way)
 
 
 def require_unused(fresh: Collection[str], used: Collection[str], what: str) -> None:
@@ -111,8 +105,3 @@ def require_unused(fresh: Collection[str], used: Collection[str], what: str) -> 
         raise FewsureError(
             f"{len(reused)} of {len(fresh)} were {what}, for instance {reused[0]!r}; a certificate needs fresh ones"
         )
-
-
-def _require_different(names: Collection[str]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    require(not twice, "classes", "different from each other", twice[:3])
