@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fewsure.bench.cases import headline_cases
+from fewsure.bench.cases import headline_cases, simpa
 from fewsure.bench.long import PRECISIONS, training_curve
 from fewsure.cli.main import COMMANDS, main
 from fewsure.data import DATA
@@ -250,8 +250,9 @@ def test_the_help_of_train_names_every_data_set_and_preset(capsys: pytest.Captur
 def test_bench_times_every_method_and_takes_a_plain_x(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fewsure.cli.bench.matrix_rate", lambda device: 1.0)
-    monkeypatch.setattr("fewsure.cli.bench._measured", lambda case, *rest: {"method": case.method, "tasks": case.tasks})
+    monkeypatch.setattr("fewsure.bench.measure.matrix_rate", lambda device: 1.0)
+    row = lambda case, *rest: {"method": case.method, "tasks": case.tasks}  # noqa: E731
+    monkeypatch.setattr("fewsure.bench.measure._measured", row)
     assert main(["bench", "--kinds", "conv4 28x28", "conv4 84×84", "--device", "cpu", "--json"]) == 0
     methods, kinds = zip(
         *((case["method"], case["tasks"]) for case in json.loads(capsys.readouterr().out)["cases"]), strict=True
@@ -264,7 +265,7 @@ def test_bench_draws_curves_and_evaluates_many_tasks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_case = headline_cases(("sine-line",))[:1]
-    monkeypatch.setattr("fewsure.cli.bench.headline_cases", lambda kinds: one_case)
+    monkeypatch.setattr("fewsure.bench.measure.headline_cases", lambda kinds: one_case)
     monkeypatch.setattr("fewsure.bench.long.VALIDATION_TASKS", 20)
     results, page = tmp_path / "bench.json", tmp_path / "docs" / "speed.md"
     options = ["--tasks", "2", "4", "--seconds", "0.01", "--curve-updates", "2", "--evaluated-tasks", "2040"]
@@ -317,13 +318,15 @@ def test_bench_draws_curves_and_evaluates_many_tasks(
 def test_bench_refuses_before_it_measures(
     options: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fewsure.cli.bench.matrix_rate", lambda device: pytest.fail("it has measured"))
+    monkeypatch.setattr("fewsure.bench.measure.matrix_rate", lambda device: pytest.fail("it has measured"))
     assert main(["bench", "--device", "cpu", *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"`{says}`" in line
 
 
 def test_a_curve_ends_with_the_last_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = simpa("simpa", "sine-line", latent=3, generator_hidden=(4,), kl_samples=4)
+    monkeypatch.setattr("fewsure.bench.long.simpa", lambda *_, **__: small)
     monkeypatch.setattr("fewsure.bench.long.POINTS", 2)
     monkeypatch.setattr("fewsure.bench.long.VALIDATION_TASKS", 2)
     assert training_curve("float32", torch.device("cpu"), 5)["updates"] == [2, 4, 5]
