@@ -25,7 +25,7 @@ from torch import Tensor
 from fewsure.certification.freshness import STREAM
 from fewsure.core import streams
 from fewsure.core.vectorise import count, take
-from fewsure.data import Data, PoolTasks, Tasks
+from fewsure.data import Data, Tasks
 from fewsure.data.episodes import Episodes, RowTasks
 from fewsure.data.pools import Pool, restrict
 from fewsure.errors import FewsureError, require
@@ -66,7 +66,7 @@ class FreshTasks:
 class SeparateTasks(FreshTasks):
     """The only tasks there are, where no two may have a class or a group in common."""
 
-    sampler: PoolTasks
+    sampler: Episodes | RowTasks
     members: Tensor
     """The classes (T, way), or the groups of rows (T,), as numbers in the sampler's pool."""
 

@@ -6,7 +6,7 @@ from fewsure.data.features import FeatureHeadOptions, Features
 from fewsure.data.own.arrays import GivenClasses, GivenImages, GivenRegression
 from fewsure.data.own.images import Images, OwnConv4Options
 from fewsure.data.own.tables import Table, TableClasses
-from fewsure.data.protocol import Data, PoolTasks, Tasks
+from fewsure.data.protocol import Data, Tasks
 from fewsure.data.sets.cifar_fs import CifarFs
 from fewsure.data.sets.leo import MiniImageNetLeo, TieredImageNetLeo
 from fewsure.data.sets.mini_imagenet import MiniImageNet
@@ -16,7 +16,7 @@ from fewsure.data.sets.tiered_imagenet import TieredImageNet
 from fewsure.networks.conv4 import Conv4Options
 from fewsure.networks.mlp import MlpOptions
 
-__all__ = ["DATA", "DATA_SETS", "Data", "DataKind", "PoolTasks", "Tasks"]
+__all__ = ["DATA", "DATA_SETS", "Data", "DataKind", "Tasks"]
 
 
 class DataKind(NamedTuple):

@@ -1,4 +1,4 @@
-"""`fewsure data check`: what is in a data set or in data of a user's own, what is unusable, which tasks it makes."""
+"""What `fewsure data check` finds: what data hold, what of them is unusable, and which tasks they make."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,11 +20,9 @@ from fewsure.data.io.table_files import is_number
 from fewsure.data.own.images import PLACEMENT, Found, find_images, image_splits, load_image
 from fewsure.data.own.rows import SHARES, Rows, row_splits
 from fewsure.data.own.tables import Table, TableClasses, open_table
-from fewsure.data.pools import SPLITS, Pool, Split
+from fewsure.data.pools import SPLITS, Pool
 from fewsure.errors import FewsureError
 
-SHOWN = 10
-"""Unusable files that are named in the text; --json has them all."""
 Result = dict[str, Any]
 
 
@@ -44,7 +42,7 @@ class Roles:
     """Of a table: the column that says train, validation or test."""
 
 
-def check_data(name: str, roles: Roles) -> Result:
+def check(name: str, roles: Roles) -> Result:
     """Read all splits of a data set, or what lies at a path, and say what is in them."""
     path = Path(name).expanduser()
     if name not in DATA_SETS and path.is_file():
@@ -54,14 +52,11 @@ def check_data(name: str, roles: Roles) -> Result:
             option = f"--{role.name.replace('_', '-')}"
             raise FewsureError(f"expected {option} with a table, but {name} is none; leave it out")
     if name in DATA_SETS:
-        data = DATA_SETS[name]
-        compared = verify(dict.fromkeys(path for split in SPLITS for path in data.found(split)), data.folder)
-        pools = {split: load(data, split) for split in SPLITS}
-        return _pools_result(name, data.folder, data.title, data.classes, compared, pools)
+        return _check_published(name)
     if splits := feature_splits(path):
         pools = {split: load_features(path, split) for split in splits}
         compared = verify([features_file(path, split) for split in splits], path)
-        return _pools_result(name, path, "features", {}, compared, pools)
+        return {"data": name, "path": str(path), "what": "features"} | _pool_facts(pools, compared)
     if path.is_dir():
         return _check_images(path)
     raise FewsureError(
@@ -70,41 +65,39 @@ def check_data(name: str, roles: Roles) -> Result:
     )
 
 
-def _pools_result(
-    name: str,
-    path: Path,
-    what: str,
-    published: Mapping[Split, int],
-    compared: Mapping[str, bool],
-    pools: Mapping[Split, Pool],
-) -> Result:
-    warnings = [
-        f"expected {published[split]} classes in {split}, as published, but got {len(pool.classes)}"
-        for split, pool in pools.items()
-        if len(pool.classes) != published.get(split, len(pool.classes))
+def _check_published(name: str) -> Result:
+    data = DATA_SETS[name]
+    compared = verify(dict.fromkeys(path for split in SPLITS for path in data.found(split)), data.folder)
+    result: Result = {"data": name, "path": str(data.folder), "what": data.title}
+    result |= _pool_facts({split: load(data, split) for split in SPLITS}, compared)
+    found = {split: facts["units"] for split, facts in result["splits"].items()}
+    result["warnings"] += [
+        f"expected {data.classes[split]} classes in {split}, as published, but got {found[split]}"
+        for split in SPLITS
+        if found[split] != data.classes[split]
     ]
+    return result
+
+
+def _pool_facts(pools: Mapping[Any, Pool], compared: Mapping[str, bool]) -> Result:
     shared = _shared(pool.classes for pool in pools.values())
-    if shared:
-        warnings.append(f"expected every class in one split, but {len(shared)} are in two: {', '.join(shared[:5])}")
+    warning = f"expected every class in one split, but {len(shared)} are in two: {', '.join(shared[:5])}"
     return {
-        "data": name,
-        "path": str(path),
-        "what": what,
         "unit": "classes",
         "files": len(compared),
         "files_compared": sum(compared.values()),
-        "splits": {split: _pool_facts(pool) for split, pool in pools.items()},
+        "splits": {
+            split: counted(dict(zip(pool.classes, pool.counts.tolist(), strict=True)))
+            | {
+                "shape": list(pool.examples.shape[1:]),
+                "dtype": str(pool.examples.dtype).removeprefix("torch."),
+                "groups": len(set(pool.groups) - {""}),
+                "checksum": pool.checksum,
+            }
+            for split, pool in pools.items()
+        },
         "groups_in_two_splits": _shared(pool.groups for pool in pools.values()),
-        "warnings": warnings,
-    }
-
-
-def _pool_facts(pool: Pool) -> Result:
-    return counted(dict(zip(pool.classes, pool.counts.tolist(), strict=True))) | {
-        "shape": list(pool.examples.shape[1:]),
-        "dtype": str(pool.examples.dtype).removeprefix("torch."),
-        "groups": len({group for group in pool.groups if group}),
-        "checksum": pool.checksum,
+        "warnings": [warning] if shared else [],
     }
 
 
@@ -162,12 +155,14 @@ def _check_table(path: Path, roles: Roles) -> Result:
     else:
         return result
     rows = data.rows()
-    splits = row_splits(rows, SHARES, "classes" if rows.task is None else "tasks")
+    splits = row_splits(rows, SHARES, rows.held_out_name)
     result |= {"data": "table" if data.unit == "tasks" else data.name, "unit": data.unit, "inputs": list(rows.columns)}
     result["splits"] = {split: counted(Counter(rows.unit[splits == split].tolist())) for split in SPLITS}
     if data.unit == "tasks":
-        return result | {"target": {"mean": float(rows.y.mean()), "std": float(rows.y.std())}}
-    return result | ({} if rows.task is None else {"classes_of_a_task": _largest_way(rows, splits)})
+        result["target"] = {"mean": float(rows.y.mean()), "std": float(rows.y.std())}
+    elif rows.task is not None:
+        result["classes_of_a_task"] = _largest_way(rows, splits)
+    return result
 
 
 def _column_facts(values: Sequence[str]) -> str:
@@ -191,75 +186,11 @@ def counted(examples: Mapping[str, int]) -> Result:
     """
     if not examples:
         raise FewsureError("expected examples for training, validation and testing, but one of them has none")
-    ends = {
-        "smallest": min(examples, key=lambda name: (examples[name], name)),
-        "largest": max(examples, key=lambda name: examples[name]),
-    }
+    least, most = min(examples, key=lambda name: (examples[name], name)), max(examples, key=lambda name: examples[name])
     return {
         "units": len(examples),
         "examples": sum(examples.values()),
-        **{end: {"name": name, "examples": examples[name]} for end, name in ends.items()},
+        "smallest": {"name": least, "examples": examples[least]},
+        "largest": {"name": most, "examples": examples[most]},
         "median": int(np.median(list(examples.values()))),
     }
-
-
-def check_text(result: Result) -> str:
-    """For people."""
-    unusable = result.get("unusable", [])
-    lines = [f"{result['path']}: {result['what']}" + (f", {len(unusable)} unusable files" if unusable else "")]
-    lines += [f"  {name}: {what}" for name, what in result.get("columns", {}).items()]
-    if sizes := result.get("sizes"):
-        first, *more = sizes
-        lines.append(
-            f"{first['images']} images of {first['width']}×{first['height']} pixels"
-            + (f", and {len(more)} other sizes; all are resized to --image-size" if more else "")
-        )
-    if splits := result["splits"]:
-        lines += [_splits_text(splits, result["unit"]), _possible(result)]
-    else:
-        lines.append(
-            "name what to predict: --target COLUMN --task-column COLUMN for numbers, or --label COLUMN for classes"
-        )
-    if "files" in result:
-        lines.append(f"{result['files_compared']} of {result['files']} files listed in SHA256SUMS, and as it says")
-        has_groups = any(facts["groups"] for facts in splits.values())
-        lines.append(f"groups in two splits: {len(result['groups_in_two_splits'])}" if has_groups else "no groups")
-    lines += [f"warning: {warning}" for warning in result.get("warnings", [])]
-    lines += [f"unusable: {item['file']}: {item['why']}" for item in unusable[:SHOWN]]
-    hidden = len(unusable) - SHOWN
-    return "\n".join([*lines, *([f"and {hidden} more; --json names them all"] if hidden > 0 else [])])
-
-
-def _splits_text(splits: Mapping[str, Result], unit: str) -> str:
-    rows = [["split", unit, "examples", "smallest", "largest"]]
-    for split, facts in splits.items():
-        ends = [f"{facts[end]['examples']} ({facts[end]['name']})" for end in ("smallest", "largest")]
-        rows.append([split, f"{facts['units']:,}", f"{facts['examples']:,}", *ends])
-        if "shape" in facts:
-            size = "×".join(map(str, facts["shape"]))
-            rows[-1] += [f"{size} {facts['dtype']}", str(facts["groups"] or "–"), facts["checksum"][:12]]
-    if len(rows[0]) < len(rows[-1]):
-        rows[0] += ["example", "groups", "checksum"]
-    return in_columns(rows)
-
-
-def _possible(result: Result) -> str:
-    splits = result["splits"].values()
-    most, typical = min(facts["smallest"]["examples"] for facts in splits), min(facts["median"] for facts in splits)
-    one = "task" if result["unit"] == "tasks" else "class"
-    sizes = f"shot and query together up to {most} for every {one}"
-    if typical > most and "files" not in result:  # the classes of a published data set are all drawn from
-        sizes += f", up to {typical} for half of them (smaller ones are left out)"
-    way = result.get("classes_of_a_task") or min(facts["units"] for facts in splits)
-    return f"possible: {sizes}" if one == "task" else f"possible: up to {way} classes a task (way); {sizes}"
-
-
-def in_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells, in columns.
-
-    >>> print(in_columns([["name", "size"], ["omniglot", "28"]]))
-    name      size
-    omniglot  28
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

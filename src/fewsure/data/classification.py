@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -146,14 +147,11 @@ class Classification(Data):
         Where the others make no task, it is left as it is, and drawing from it says what is missing.
         """
         enough = (pool.counts >= self.needed_examples).tolist()
-        kept = [
-            (name, group) for name, group, is_kept in zip(pool.classes, pool.groups, enough, strict=True) if is_kept
-        ]
-        together = Counter(group for _, group in kept).values() if self.draws_within_group else [len(kept)]
-        way = self.training_outputs if split == "train" else self.way
-        if all(enough) or max(together, default=0) < way:
+        groups = pool.groups if self.draws_within_group else [""] * len(enough)
+        largest = max(Counter(compress(groups, enough)).values(), default=0)
+        if all(enough) or largest < (self.training_outputs if split == "train" else self.way):
             return pool
-        return restrict(pool, [name for name, _ in kept])
+        return restrict(pool, list(compress(pool.classes, enough)))
 
 
 @remembered

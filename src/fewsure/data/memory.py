@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fewsure.core.places import data_root
 
@@ -12,18 +12,9 @@ _CACHES: list[Any] = []
 
 def remembered(function: Function) -> Function:
     """A function of hashable arguments and of the data root, whose last results are kept."""
-
-    @lru_cache(maxsize=6)
-    def at(_: object, *arguments: Any) -> Any:
-        return function(*arguments)
-
-    _CACHES.append(at)
-
-    @wraps(function)
-    def remembering(*arguments: Any) -> Any:
-        return at(data_root(), *arguments)
-
-    return remembering  # type: ignore[return-value]
+    at_root: Any = lru_cache(maxsize=6)(lambda root, *arguments: function(*arguments))
+    _CACHES.append(at_root)
+    return cast(Function, wraps(function)(lambda *arguments: at_root(data_root(), *arguments)))
 
 
 def forget() -> None:

@@ -3,7 +3,6 @@
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import torch
-from torch import Tensor
 
 from fewsure.core.config import normalise_fields
 from fewsure.data.augmentation import Augmentation
@@ -18,13 +17,6 @@ class Tasks(Protocol):
 
     def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
         """A meta-batch on the generator's device, and the facts about its tasks that no method sees."""
-
-
-class PoolTasks(Tasks, Protocol):
-    """Tasks from a pool."""
-
-    def sample_of(self, members: Tensor, generator: torch.Generator) -> tuple[Task, Facts]:
-        """Given tasks, by their numbers in the pool: the classes (T, way) of each, or the tasks of rows (T,)."""
 
 
 class Data(Protocol):

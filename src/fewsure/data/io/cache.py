@@ -1,11 +1,11 @@
 """Data sets decoded once: an array per split that later runs map into memory.
 
-    CACHE/NAME/SPLIT-FINGERPRINT/examples.npy    uint8 (N, C, H, W) or float32 (N, D), sorted by class
-                                 index.json      names, sizes and groups of the classes, checksum
+    CACHE/NAME/SPLIT-SOURCE-FINGERPRINT/examples.npy    uint8 (N, C, H, W) or float32 (N, D), sorted by class
+                                        index.json      names, sizes and groups of the classes, checksum
 
 The fingerprint is of the source files (names, sizes, times of change) and of the reader, so a changed source has
-another folder. A folder is made under a temporary name and then renamed: it is whole, or it is not there. Its checksum
-is compared whenever it is opened, and what is damaged is made again.
+another folder. Both files appear when they are whole, the index last. Its checksum is compared whenever it is opened,
+and what is damaged is made again.
 """
 
 import hashlib
@@ -43,12 +43,15 @@ def load(dataset: DataSet, split: Split) -> Pool:
     The examples are mapped from the file, not read into memory; a change to them changes no file.
     """
     files = dataset.found(split)
-    fingerprint = _fingerprint(dataset, split, files)
-    place = cache_root() / dataset.name / f"{split}-{fingerprint[:16]}"
+    source = hashlib.sha256(str(dataset.folder.resolve()).encode()).hexdigest()[:8]
+    place = cache_root() / dataset.name / f"{split}-{source}-{_fingerprint(dataset, split, files)[:16]}"
     pool = _open(place, dataset)
     if pool is None:
         verify(files, dataset.folder)
-        pool = _build(dataset, split, place)
+        _build(dataset, split, place)
+        pool = _open(place, dataset)
+    if pool is None:
+        raise FewsureError(f"{place} cannot be read back; is the disk of the cache full or damaged?")
     return pool
 
 
@@ -62,7 +65,7 @@ def _fingerprint(dataset: DataSet, split: Split, files: Iterable[Path]) -> str:
 
 
 def _open(place: Path, dataset: DataSet) -> Pool | None:
-    """The pool that a cache folder holds; none if it is not there or not what was written."""
+    """The pool that a cache folder holds; None if it is not there or not what was written."""
     try:
         index = from_json((place / INDEX).read_text())
         # Copy on write: torch takes writable arrays only, and the file stays as it is.
@@ -76,24 +79,32 @@ def _open(place: Path, dataset: DataSet) -> Pool | None:
     return pool if whole else None
 
 
-def _build(dataset: DataSet, split: Split, place: Path) -> Pool:
+def _build(dataset: DataSet, split: Split, place: Path) -> None:
+    """Decode a split. Processes that do so at once put the same files in place."""
     place.parent.mkdir(parents=True, exist_ok=True)
     _clear_abandoned(place.parent)
-    with tempfile.TemporaryDirectory(prefix=f".{split}-", dir=place.parent, ignore_cleanup_errors=True) as temporary:
-        making = Path(temporary) / place.name
-        making.mkdir()
-        with ExitStack() as stack:
-            items = dataset.read(dataset.folder, split, stack)
-            _write(making, dataset, split, sorted(items, key=lambda item: (item.label, item.name)))
-        return _publish(making, place, dataset)
+    with ExitStack() as stack:
+        items = sorted(dataset.read(dataset.folder, split, stack), key=lambda item: (item.label, item.name))
+        if not items:
+            raise FewsureError(f"expected {dataset.placement} in {dataset.folder}, but {split} has no examples")
+        making = tempfile.TemporaryDirectory(prefix=f".{split}-", dir=place.parent, ignore_cleanup_errors=True)
+        temporary = Path(stack.enter_context(making))
+        index = _write(temporary / ARRAY, dataset, split, items)
+        (temporary / INDEX).write_text(json.dumps(index))
+        if place.is_file():
+            place.unlink()
+        place.mkdir(exist_ok=True)
+        for name in (ARRAY, INDEX):
+            (temporary / name).replace(place / name)
+    earlier, _, _ = place.name.rpartition("-")
+    for other in place.parent.glob(f"{earlier}-*"):  # from another state of the same source
+        if other != place:
+            shutil.rmtree(other, ignore_errors=True)
 
 
-def _write(making: Path, dataset: DataSet, split: Split, items: list[Item]) -> None:
-    if not items:
-        raise FewsureError(f"expected {dataset.placement} in {dataset.folder}, but {split} has no examples")
-    array = np.lib.format.open_memmap(
-        making / ARRAY, mode="w+", dtype=dataset.dtype, shape=(len(items), *dataset.shape)
-    )
+def _write(path: Path, dataset: DataSet, split: Split, items: list[Item]) -> dict[str, Any]:
+    """Write the examples; the index of what was written."""
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=dataset.dtype, shape=(len(items), *dataset.shape))
     with ProgressLine(f"decoding {dataset.name} ({split})") as line:
         for row, item in enumerate(items):
             array[row] = item.load()
@@ -102,46 +113,13 @@ def _write(making: Path, dataset: DataSet, split: Split, items: list[Item]) -> N
     array.flush()
     classes = {label: list(members) for label, members in groupby(items, key=lambda item: item.label)}
     starts = torch.tensor([0, *(len(members) for members in classes.values())]).cumsum(0)
-    index: dict[str, Any] = {
+    return {
         "format": FORMAT,
-        "source": str(dataset.folder.resolve()),
         "checksum": pool_checksum(torch.from_numpy(array), starts, list(classes)),
         "classes": list(classes),
         "groups": [members[0].group for members in classes.values()],
         "starts": starts.tolist(),
     }
-    (making / INDEX).write_text(json.dumps(index))
-
-
-def _publish(making: Path, place: Path, dataset: DataSet) -> Pool:
-    """Rename a finished folder; where another process was first, its folder is as good."""
-    try:
-        making.rename(place)
-    except OSError:
-        pool = _open(place, dataset)
-        if pool is not None:
-            return pool
-        with suppress(FileNotFoundError):  # another process may be clearing it away, too
-            place.rename(making.with_name("damaged"))
-        making.rename(place)
-    _clear_older(place)
-    pool = _open(place, dataset)
-    if pool is None:
-        raise FewsureError(f"{place} cannot be read back; is the disk of the cache full or damaged?")
-    return pool
-
-
-def _clear_older(place: Path) -> None:
-    """Delete what was decoded earlier from another state of the same source."""
-    split, _, _ = place.name.rpartition("-")
-    source = from_json((place / INDEX).read_text())["source"]
-    for other in place.parent.glob(f"{split}-*"):
-        try:
-            same_source = from_json((other / INDEX).read_text())["source"] == source
-        except (OSError, ValueError, TypeError, KeyError):
-            same_source = True
-        if other != place and same_source:
-            shutil.rmtree(other, ignore_errors=True)
 
 
 def _clear_abandoned(folder: Path) -> None:

@@ -1,12 +1,12 @@
 """Downloads that can be interrupted: they go on where they stopped, and a file appears only when it is whole."""
 
-import os
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import cast
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from fewsure.core.files import sync
 from fewsure.core.progress import ProgressLine
 from fewsure.data.io.checksums import file_checksum
 from fewsure.errors import FewsureError
@@ -36,8 +36,7 @@ def download(url: str, target: Path, checksum: str | None) -> None:
             f"{url} cannot be fetched ({reason}); run the command again to go on, or put the file at {target}"
         ) from error
     _compare(partial, url, checksum)
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
+    sync(partial)
     partial.replace(target)
 
 

@@ -38,9 +38,9 @@ class Columns(NamedTuple):
     def strings(self, name: str, option: str) -> NDArray[np.str_]:
         """A column as text; `option` is what the user named it with."""
         values = self._column(name, option)
-        for row, value in enumerate(values):
-            if not value:
-                raise FewsureError(f"{self.where}: expected a name in column `{name}`, but {self._row(row)} is empty")
+        if "" in values:
+            row = self.first + values.index("")
+            raise FewsureError(f"{self.where}: expected a name in column `{name}`, but row {row} is empty")
         return np.array(values)
 
     def numbers(self, name: str, option: str, advice: str = "") -> NDArray[np.float64]:
@@ -52,8 +52,8 @@ class Columns(NamedTuple):
             value, expected = values[wrong[0]], f"{self.where}: expected numbers in column `{name}`, but"
             if len(wrong) == len(found) > 1 and value:
                 raise FewsureError(f"{expected} it has text, for instance {value!r}; encode it as numbers{advice}")
-            came = f"has {value!r}" if value else "is empty"
-            raise FewsureError(f"{expected} {self._row(wrong[0])} {came}; fill it in, or leave the row out{advice}")
+            came = f"row {self.first + wrong[0]} " + (f"has {value!r}" if value else "is empty")
+            raise FewsureError(f"{expected} {came}; fill it in, or leave the row out{advice}")
         return found
 
     def matrix(self, names: Sequence[str], advice: str = "") -> NDArray[np.float64]:
@@ -66,20 +66,15 @@ class Columns(NamedTuple):
         require_known(option, name, self.names)
         return self.text[name]
 
-    def _row(self, row: int) -> str:
-        return f"row {self.first + row}"
-
 
 def read_table(path: Path) -> Columns:
     """The whole of a table."""
-    if not path.is_file():
-        raise FewsureError(f"expected `file` to be a CSV or Parquet file, but {path} is not there")
-    status = path.stat()
-    return _read(path, status.st_mtime_ns, status.st_size)
+    status = path.stat() if path.is_file() else None
+    return _read(path, status and (status.st_mtime_ns, status.st_size))
 
 
 @lru_cache(maxsize=2)
-def _read(path: Path, changed: int, size: int) -> Columns:
+def _read(path: Path, changed: object) -> Columns:
     blocks = list(read_blocks(path, size=2**62))
     if not blocks:
         raise FewsureError(f"expected rows in {path}, but it has none below the line with the column names")
@@ -90,46 +85,41 @@ def read_blocks(path: Path, size: int = BLOCK) -> Iterator[Columns]:
     """A table in blocks of rows; a CSV file is never held in memory as a whole."""
     if not path.is_file():
         raise FewsureError(f"expected a CSV or Parquet file, but {path} is not there")
-    yield from _parquet_blocks(path, size) if path.suffix.lower() in PARQUET else _csv_blocks(path, size)
+    first = 1
+    for text in (_parquet_blocks if path.suffix.lower() in PARQUET else _csv_blocks)(path, size):
+        block = Columns(text, str(path), first)
+        yield block
+        first += len(block)
 
 
-def _csv_blocks(path: Path, size: int) -> Iterator[Columns]:
+def _csv_blocks(path: Path, size: int) -> Iterator[dict[str, list[str]]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = file.readline()
             delimiter = max(DELIMITERS, key=header.count)
             names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
             _require_names(names, path)
-            rows = (row for row in csv.reader(file, delimiter=delimiter) if row)
-            first = 1
+            rows = enumerate((row for row in csv.reader(file, delimiter=delimiter) if row), start=1)
             while block := list(islice(rows, size)):
-                for number, row in enumerate(block, start=first):
+                for number, row in block:
                     if len(row) != len(names):
-                        raise FewsureError(
-                            f"{path}: expected {len(names)} columns, as in its first line, but row {number} has "
-                            f"{len(row)}"
-                        )
-                text = {name: [row[index].strip() for row in block] for index, name in enumerate(names)}
-                yield Columns(text, str(path), first)
-                first += len(block)
+                        expected = f"{path}: expected {len(names)} columns, as in its first line"
+                        raise FewsureError(f"{expected}, but row {number} has {len(row)}")
+                yield {name: [row[index].strip() for _, row in block] for index, name in enumerate(names)}
     except (UnicodeDecodeError, csv.Error) as error:
         raise FewsureError(f"{path} cannot be read as CSV ({error}); save it as UTF-8 text with commas") from error
 
 
-def _parquet_blocks(path: Path, size: int) -> Iterator[Columns]:
+def _parquet_blocks(path: Path, size: int) -> Iterator[dict[str, list[str]]]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
-        raise FewsureError(
-            f"reading {path} needs pyarrow: run `pip install pyarrow`, or save the table as CSV"
-        ) from error
+        needs = f"reading {path} needs pyarrow: run `pip install pyarrow`"
+        raise FewsureError(f"{needs}, or save the table as CSV") from error
     try:
-        first = 1
         for batch in parquet.ParquetFile(path).iter_batches(batch_size=min(size, 2**31 - 1)):
             _require_names(batch.schema.names, path)
-            text = {name: [_text(value) for value in batch[name].to_pylist()] for name in batch.schema.names}
-            yield Columns(text, str(path), first)
-            first += batch.num_rows
+            yield {name: [_text(value) for value in batch[name].to_pylist()] for name in batch.schema.names}
     except (ArrowException, OSError) as error:
         raise FewsureError(f"{path} cannot be read as Parquet ({error}); write it again") from error
 

@@ -98,8 +98,8 @@ class _Array(np.ndarray[Any, Any]):
             plain = isinstance(content, list) and all(isinstance(value, (str, bytes)) for value in content)
             if not plain or len(content) != prod(shape):
                 raise _Refused("build an array of Python objects other than strings")
-        elif isinstance(content, str):
-            content = content.encode("latin1")  # Python 2 did not tell text from bytes
+        else:
+            content = _as_bytes(content)
         super().__setstate__((1, shape, dtype, cast(Any, bool(columns_first)), content))
 
 
@@ -118,8 +118,12 @@ def _from_buffer(buffer: bytes, element: _ElementType, shape: tuple[int, ...], o
 
 
 def _scalar(element: _ElementType, content: bytes | str) -> Any:
-    data = content.encode("latin1") if isinstance(content, str) else content
-    return np.frombuffer(data, element.resolve(), count=1)[0]
+    return np.frombuffer(_as_bytes(content), element.resolve(), count=1)[0]
+
+
+def _as_bytes(content: Any) -> Any:
+    """Python 2 did not tell text from bytes."""
+    return content.encode("latin1") if isinstance(content, str) else content
 
 
 def _encode(text: str, encoding: str) -> bytes:
@@ -129,27 +133,16 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _no_bytes() -> bytes:
-    """How Python 3 writes empty bytes into such pickles."""
-    return b""
-
-
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): _ElementType,
     ("_codecs", "encode"): _encode,
-    ("__builtin__", "bytes"): _no_bytes,
-    **{
-        (f"numpy.{core}.{module}", name): function
-        for core in ("core", "_core")
-        for module, name, function in (
-            ("multiarray", "_reconstruct", _reconstruct),
-            ("multiarray", "scalar", _scalar),
-            ("numeric", "_frombuffer", _from_buffer),
-        )
-    },
+    ("__builtin__", "bytes"): lambda: b"",  # how Python 3 writes empty bytes for Python 2
 }
-
+for _core in ("numpy.core", "numpy._core"):
+    _ALLOWED[f"{_core}.multiarray", "_reconstruct"] = _reconstruct
+    _ALLOWED[f"{_core}.multiarray", "scalar"] = _scalar
+    _ALLOWED[f"{_core}.numeric", "_frombuffer"] = _from_buffer
 
 _PythonUnpickler: Any = pickle._Unpickler
 """The reader that is written in Python: with the other one, a few bytes can claim any amount of memory."""

@@ -40,7 +40,7 @@ class OwnRows(Data):
 
     def usable(self, rows: Rows) -> tuple[Rows, str]:
         """The rows that can be learned from, and a name for what is held out of them."""
-        return rows, "classes" if rows.task is None else "tasks"
+        return rows, rows.held_out_name
 
     @property
     def fitted_scale(self) -> Scale:

@@ -94,9 +94,7 @@ class Images(ImageSet):
 class OwnConv4Options(Conv4Options):
     """The convolutional base network that solves a task: four blocks, and a linear layer."""
 
-    norm: Norm = "instance"
-    """`instance` normalises each image by itself, so that it has no part in the prediction of another; `batch`
-    normalises a query set by its own statistics (transductive, as in the paper); `none` does not."""
+    norm: Norm = "instance"  # no image has a part in the prediction of another
 
 
 class Found(NamedTuple):

@@ -37,6 +37,11 @@ class Rows(NamedTuple):
         return self.y if self.task is None else self.task
 
     @property
+    def held_out_name(self) -> str:
+        """What errors call that."""
+        return "classes" if self.task is None else "tasks"
+
+    @property
     def unit(self) -> NDArray[np.str_]:
         """(N,): what pools consist of, the task of a number to predict or a class; each task has its own classes."""
         of_task = self.task is not None and self.y.dtype.kind == "U"
