@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install quickstart test kernel-test browser-test soak audit bench lint types format lock wheel docs docs-lock tutorial tutorial-test clean
+.PHONY: help install quickstart test test-fast kernel-test browser-test soak audit bench lint types format lock wheel docs docs-lock tutorial tutorial-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -24,6 +24,9 @@ quickstart: install ## Train SImPa and MAML on sine-line, compare them, draw the
 
 test: install lint types ## Lint, types, doctests and tests, in as many processes as there are cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
+
+test-fast: install ## The same tests without those that are slow, for those who develop
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m "not slow"
 
 kernel-test: install ## The GPU kernels in Triton's interpreter (installs Triton, 200 MB)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check triton

@@ -19,7 +19,10 @@ SOURCE = ROOT / "src"
 CONTENT = "# {0}\n\n::: {0}\n    options: {{show_root_heading: false, show_root_toc_entry: false}}\n"
 """Of a module's page."""
 ELSEWHERE = re.compile(r'(?:src|data|<link[^>]* href)="https?://')
-LINK = re.compile(r"\]\((?P<up>(?:\.\./)+)(?P<path>(?:src|results|benchmarks|examples)/[^)#]*)(?P<anchor>#[^)]*)?\)")
+CHANGELOG = "CHANGELOG.md"
+LINK = re.compile(
+    r"\]\((?P<up>(?:\.\./)+)(?P<path>(?:src|results|benchmarks|examples)/[^)#]*|CHANGELOG\.md)(?P<anchor>#[^)]*)?\)"
+)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -33,11 +36,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the modules' pages and the results."""
+    """Add the modules' pages, the results and the changelog."""
     for module in modules():
         files.append(File.generated(config, page_of(module), content=CONTENT.format(name_of(module))))
     for result in sorted((ROOT / "results").glob("*.json")):
         files.append(File.generated(config, f"results/{result.name}", abs_src_path=str(result)))
+    files.append(File.generated(config, CHANGELOG, abs_src_path=str(ROOT / CHANGELOG)))
     return files
 
 
@@ -49,7 +53,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         path = found["path"].rstrip("/")
         if not (ROOT / path).exists():
             raise PluginError(f"{page.file.src_uri} links to {path}, which is not in the repository")
-        if path.startswith("results/"):
+        if path.startswith("results/") or path == CHANGELOG:
             target = path
         elif path.startswith("src/"):
             target = page_of(ROOT / path / "__init__.py" if (ROOT / path).is_dir() else ROOT / path)
