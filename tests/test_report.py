@@ -29,7 +29,7 @@ from fewsure.report import page as page_module
 from fewsure.report.comparison import comparison_drawings
 from fewsure.report.evaluation_tables import evaluation_tables
 from fewsure.report.gallery import confident_mistakes
-from fewsure.report.html import Report, figure
+from fewsure.report.html import Report, picture, points
 from fewsure.report.learning_curves import learning_curves_drawings, thinned
 from fewsure.report.page import small_enough, write_report
 from fewsure.report.provenance import train_command
@@ -302,7 +302,7 @@ def test_the_page_and_its_figures_are_written_as_png_svg_and_csv(reported: Repor
         for panel in panels.split()
     ]
     figures = reported.figures
-    assert [figure.name for figure in figures] == [f"{name}.{end}" for name in names for end in ("png", "svg", "csv")]
+    assert [figure.name for figure in figures] == [f"{name}.{end}" for name in names for end in ("svg", "png", "csv")]
     for path in figures:
         assert path.parent == reported.out.parent / "report_files"
         if path.suffix == ".png":
@@ -407,7 +407,7 @@ def test_what_is_said_under_the_pointer_stands_where_the_marker_is(reported: Rep
 
 
 def test_every_axis_says_what_it_shows_and_in_which_unit(reported: Reported) -> None:
-    drawings = [one.drawing for one in reported.report.figures]
+    drawings = reported.report.figures
     assert len(drawings) >= 16
     units = re.compile(r"probabilit|share of|unit|number|nats|loss|norm|class")
     for drawing in drawings:
@@ -484,9 +484,8 @@ def test_long_trainings_keep_their_spikes_and_their_figures_stay_small() -> None
     lines = [{"update": number + 1, "loss": value} for number, value in enumerate(values)]
     style = RunStyle("SImPa", "#000000", "0")
     (drawing,) = learning_curves_drawings("long", "long", [(style, lines)])
-    shown = figure(drawing, [style])
-    assert len(shown.picture) + len(shown.points) < 100_000
-    said = [point[3] for point in json.loads(shown.points)]
+    assert len(picture(drawing, [])) + len(points(drawing)) < 100_000
+    said = [point[3] for point in drawing.points()]
     assert len(said) <= 300
     assert "SImPa: loss 1e+06 at 12,346" in said
     assert {0, 12_345, 19_999, int(values.argmin())} <= set(thinned(values.tolist()))

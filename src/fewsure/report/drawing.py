@@ -9,7 +9,8 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from functools import cached_property
+from typing import Literal
 from xml.etree import ElementTree
 
 import matplotlib
@@ -38,15 +39,6 @@ ElementTree.register_namespace("", SVG)
 ElementTree.register_namespace("xlink", LINK)
 
 
-class Point(NamedTuple):
-    """A place in the drawing, in the units of its SVG file, and its text."""
-
-    x: float
-    y: float
-    owner: str
-    text: str
-
-
 class Drawing:
     """A figure, the owners of its parts, the texts at its points, and the rows of its CSV file."""
 
@@ -71,6 +63,22 @@ class Drawing:
         """Add a row to the data behind the figure."""
         self.rows.append(values)
 
+    @cached_property
+    def svg(self) -> ElementTree.Element:
+        """The figure as an SVG element, whose parts name their owner (`data-of`); the layout stays as it is there."""
+        element = _svg_element(self.figure, self.name)
+        self.figure.set_layout_engine("none")
+        return element
+
+    def points(self) -> list[tuple[float, float, str, str]]:
+        """(x, y, owner, text) of each point, in the units of the SVG element."""
+        _, _, width, height = (float(number) for number in self.svg.attrib["viewBox"].split())
+        points = []
+        for axes, x, y, owner, text in self._marks:
+            at = self.figure.transFigure.inverted().transform(axes.transData.transform((x, y)))
+            points.append((round(at[0] * width, 1), round((1 - at[1]) * height, 1), owner, text))
+        return points
+
     def csv(self) -> str:
         """The data behind the figure, one row for each point; numbers are not rounded."""
         columns = list(dict.fromkeys(name for row in self.rows for name in row))
@@ -79,17 +87,6 @@ class Drawing:
         writer.writeheader()
         writer.writerows(self.rows)
         return text.getvalue()
-
-    def svg(self) -> tuple[ElementTree.Element, list[Point]]:
-        """The figure as an SVG element, whose parts name their owner (`data-of`), and its points."""
-        element = _svg_element(self.figure, self.name)
-        _, _, width, height = (float(number) for number in element.attrib["viewBox"].split())
-        points = []
-        for axes, x, y, owner, text in self._marks:
-            # After drawing, the panels are where the layout has put them.
-            at = self.figure.transFigure.inverted().transform(axes.transData.transform((x, y)))
-            points.append(Point(round(at[0] * width, 1), round((1 - at[1]) * height, 1), owner, text))
-        return element, points
 
 
 def figure_png(figure: Figure) -> bytes:
@@ -106,13 +103,15 @@ def svg_file(element: ElementTree.Element) -> bytes:
 
 def svg_inside_page(element: ElementTree.Element, colours: Mapping[str, str]) -> str:
     """An SVG element as HTML holds it, with `colours` exchanged in its styles."""
+
+    def exchanged(colour: re.Match[str]) -> str:
+        return colours.get(colour[0], colour[0])
+
     inside = copy.deepcopy(element)
     for part in inside.iter():
         part.tag = part.tag.rpartition("}")[2]
         for name in part.attrib.keys() & {"style", "fill", "stroke"}:
-            part.attrib[name] = re.sub(
-                r"#[0-9a-f]{6}\b", lambda found: colours.get(found[0], found[0]), part.attrib[name]
-            )
+            part.attrib[name] = re.sub(r"#[0-9a-f]{6}\b", exchanged, part.attrib[name])
         if (link := part.attrib.pop(f"{{{LINK}}}href", None)) is not None:
             part.attrib["href"] = link
     for size in ("width", "height"):

@@ -5,7 +5,6 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
-from xml.etree.ElementTree import Element
 
 from markupsafe import Markup
 
@@ -13,7 +12,7 @@ from fewsure.report.certificates import certificate_notes, certificate_table, ce
 from fewsure.report.drawing import Drawing, svg_inside_page
 from fewsure.report.evaluation_tables import Column, columns_of, mean_cell, noise_results
 from fewsure.report.runs import Problem, ReportedRun
-from fewsure.report.styles import RunStyle, display_name, setting
+from fewsure.report.styles import display_name, setting
 from fewsure.report.templating import templates
 from fewsure.version import __version__
 
@@ -26,18 +25,6 @@ COLOURS = {
 """Colours of figures that belong to no run → those of the page, light or dark."""
 
 
-class Figure(NamedTuple):
-    """A drawing as it stands on the page."""
-
-    drawing: Drawing
-    element: Element
-    """Its SVG."""
-    picture: Markup
-    """The same in the page's colours."""
-    points: str
-    """Its points as JSON."""
-
-
 class Section(NamedTuple):
     """The runs on one kind of task."""
 
@@ -45,8 +32,8 @@ class Section(NamedTuple):
     runs: Sequence[ReportedRun]
     best: Mapping[str, set[str]] | None
     """A run's owner → the scores that are bold; None where several runs were not evaluated on the same tasks."""
-    figures: Sequence[Figure]
-    training: Sequence[Figure]
+    figures: Sequence[Drawing]
+    training: Sequence[Drawing]
     """Learning curves."""
 
 
@@ -60,17 +47,9 @@ class Report(NamedTuple):
     """The name of the folder with the figures' files."""
 
     @property
-    def figures(self) -> list[Figure]:
+    def figures(self) -> list[Drawing]:
         """Of all sections."""
-        return [figure for section in self.sections for figure in (*section.figures, *section.training)]
-
-
-def figure(drawing: Drawing, styles: Sequence[RunStyle]) -> Figure:
-    """Draw a drawing whose parts have the colours of runs."""
-    element, points = drawing.svg()
-    colours = COLOURS | {style.colour.lower(): f"var(--run-{style.owner})" for style in styles}
-    text = json.dumps(points, ensure_ascii=False, separators=(",", ":"))
-    return Figure(drawing, element, Markup(svg_inside_page(element, colours)), text)
+        return [drawing for section in self.sections for drawing in (*section.figures, *section.training)]
 
 
 def report_html(report: Report, *, left_out: Collection[str] = ()) -> str:
@@ -82,6 +61,8 @@ def report_html(report: Report, *, left_out: Collection[str] = ()) -> str:
     script = environment.get_template("page.js").render()
     runs = [run for section in report.sections for run in section.runs]
     return environment.get_template("report.html").render(
+        picture=picture,
+        points=points,
         summary=summary,
         paper_note=paper_note,
         columns_of=columns_of,
@@ -96,6 +77,17 @@ def report_html(report: Report, *, left_out: Collection[str] = ()) -> str:
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         version=__version__,
     )
+
+
+def picture(drawing: Drawing, runs: Sequence[ReportedRun]) -> Markup:
+    """A drawing in the colours of the page, which gives runs theirs."""
+    of_runs = {run.style.colour.lower(): f"var(--run-{run.style.owner})" for run in runs}
+    return Markup(svg_inside_page(drawing.svg, COLOURS | of_runs))
+
+
+def points(drawing: Drawing) -> str:
+    """The points of a drawing as the page's script reads them."""
+    return json.dumps(drawing.points(), ensure_ascii=False, separators=(",", ":"))
 
 
 def summary(run: ReportedRun) -> str:

@@ -17,7 +17,7 @@ from fewsure.evaluation.calibrate import calibrated
 from fewsure.report.comparison import comparison_drawings
 from fewsure.report.drawing import Drawing, figure_png, svg_file
 from fewsure.report.gallery import Classified, gallery_drawings
-from fewsure.report.html import Figure, Report, Section, figure, report_html
+from fewsure.report.html import Report, Section, report_html
 from fewsure.report.learning_curves import learning_curves_drawings
 from fewsure.report.predictions import Predicted, predictions_drawings
 from fewsure.report.runs import Problem, ReportedRun, noted, read_runs
@@ -60,13 +60,13 @@ def write_report(folders: Sequence[Path], out: Path, device: torch.device, *, ta
     command = shlex.join(["fewsure", "report", *map(str, folders), "--out", str(out), "--seed", str(seed)])
     report = Report(draw_sections(runs, seed, problems), problems, command, files.name)
     with _writing(out):
-        figures = [path for figure in report.figures for path in _write_figure(files, figure)]
+        figures = [path for drawing in report.figures for path in _write_figure(files, drawing)]
         write_atomically(out, small_enough(report))
     return Written(out, figures, problems)
 
 
 def draw_sections(runs: Sequence[ReportedRun], seed: int, problems: list[Problem]) -> list[Section]:
-    """A section for each kind of task, in the order in which they come first; draws all figures."""
+    """A section for each kind of task, in the order in which they come first."""
     settings = list(dict.fromkeys(setting(run.result) for run in runs))
     ordered = sorted(runs, key=lambda run: settings.index(setting(run.result)))
     groups = groupby(ordered, key=lambda run: setting(run.result))
@@ -77,10 +77,9 @@ def _section(title: str, runs: Sequence[ReportedRun], seed: int, problems: list[
     """How runs on one kind of task compare, and their predictions where these can be drawn."""
     name = re.sub(r"\W+", "_", title)
     results, styles = [run.result for run in runs], [run.style for run in runs]
-    drawings = [*comparison_drawings(name, title, results, styles), *_predictions(runs, name, title, seed, problems)]
+    figures = [*comparison_drawings(name, title, results, styles), *_predictions(runs, name, title, seed, problems)]
     training = learning_curves_drawings(name, title, [(run.style, run.metrics) for run in runs])
-    figures, curves = ([figure(drawing, styles) for drawing in group] for group in (drawings, training))
-    return Section(title, runs, _best(runs), figures, curves)
+    return Section(title, runs, _best(runs), figures, training)
 
 
 def _best(runs: Sequence[ReportedRun]) -> dict[str, set[str]] | None:
@@ -110,11 +109,10 @@ def _predictions(
     return drawings + (gallery_drawings(name, title, classified) if classified else [])
 
 
-def _write_figure(folder: Path, figure: Figure) -> list[Path]:
-    drawing = figure.drawing
+def _write_figure(folder: Path, drawing: Drawing) -> list[Path]:
     files: dict[str, bytes | str] = {
+        "svg": svg_file(drawing.svg),
         "png": figure_png(drawing.figure),
-        "svg": svg_file(figure.element),
         "csv": drawing.csv(),
     }
     for ending, content in files.items():
@@ -124,11 +122,11 @@ def _write_figure(folder: Path, figure: Figure) -> list[Path]:
 
 def small_enough(report: Report) -> str:
     """The page, without its largest figures if there is no room for them."""
-    by_size = sorted(report.figures, key=lambda figure: len(figure.picture) + len(figure.points))
+    by_size = sorted(report.figures, key=lambda drawing: len(svg_file(drawing.svg)))
     left_out: set[str] = set()
     text = report_html(report)
     while len(text.encode()) > LARGEST_PAGE and by_size:
-        left_out.add(by_size.pop().drawing.name)
+        left_out.add(by_size.pop().name)
         text = report_html(report, left_out=left_out)
     return text
 
