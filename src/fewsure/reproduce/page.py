@@ -8,7 +8,8 @@ from typing import Any
 from fewsure.evaluation.temperature import Temperature
 from fewsure.report.reference import printed_for
 from fewsure.report.styles import display_name
-from fewsure.report.tables import markdown_table
+from fewsure.report.tables import ABSENT, markdown_table
+from fewsure.report.templating import templates
 from fewsure.reproduce.targets import TARGETS, Target, read_trials
 
 Row = Mapping[str, Any]
@@ -19,18 +20,6 @@ SCORES = {
 }
 """By the score that comes first: the headers of scores and their names in a row."""
 DIGITS = {"mse": 3, "accuracy": 4}
-PROTOCOLS = {
-    "mse": (
-        "Headline protocol: quantiles of 32 sampled function values (BMAML: its particles; MAML: its one function), no",
-        "observation noise, no scaling after training; squared error of the mean prediction against noisy labels.",
-    ),
-    "accuracy": (
-        "Class probabilities are averaged over 32 sampled networks (BMAML: its particles; MAML, ProtoNet: one). ECE",
-        "and MCE in 10 bins of confidence over the query points of all tasks. Transductive: a query set is predicted",
-        "as a whole: it is normalised by its own statistics (as in the paper), its mean is taken off, or its",
-        "temperature depends on it.",
-    ),
-}
 
 
 def results_page(rows: Sequence[Row], unfinished: Sequence[Row], target: str) -> str:
@@ -38,148 +27,92 @@ def results_page(rows: Sequence[Row], unfinished: Sequence[Row], target: str) ->
     score = "accuracy" if "accuracy" in rows[0] else "mse"
     entries = [(name, list(group)) for name, group in groupby(rows, key=_name)]
     entries.sort(key=lambda entry: mean(row["nll"]["mean"] for row in entry[1]))
-    transductive = ["transductive"] * (score == "accuracy")
-    printed = f"{' / '.join(list(SCORES[score])[:3])} in the paper"
-    caption = f"{'MSE' if score == 'mse' else 'accuracy or error'}, calibration and reliability beside the paper's"
-    joined = ["The full trainings take the validation classes too, once these have chosen the options."]
-    return "\n".join(
-        [
-            f"# Results: {target}",
-            "",
-            f"Made by `fewsure reproduce {target}`, together with the JSON of every figure; edit neither by hand.",
-            "",
-            f"{_either(rows, 'tasks')} unseen test tasks, the same for every entry on one kind of device,",
-            f"after {_either(rows, 'updates')} updates. With several seeds: mean ± standard deviation over seeds.",
-            "In the order of NLL, by which trials are chosen.",
-            *PROTOCOLS[score],
-            *joined * any(row["train_on_validation"] for row in rows),
-            "",
-            markdown_table(
-                ("entry", "seeds", "samples", *SCORES[score], *transductive, printed),
-                [_entry_cells(name, group, score) for name, group in entries],
-            ),
-            "",
-            f"![{caption}](figures/{target}.png)",
-            "",
-            *_tasks_of_a_cpu(rows),
-            *_predictors(rows),
-            *_nearest_means(rows[0]),
-            *_with_noise(entries),
-            *_commands(rows, target),
-            *_unfinished(unfinished),
-            *_tuning([*unfinished, *rows], score, TARGETS[target]),
-            "## Single runs",
-            "",
-            "Intervals are 95 % over tasks, those of ECE and MCE by bootstrap.",
-            "Training is the wall-clock time of the run's own process; where others shared the device, an upper bound.",
-            "",
-            markdown_table(
-                (
-                    *("entry", "seed", next(iter(SCORES[score])), "ECE", "MCE"),
-                    *["temperature"] * (score == "accuracy"),
-                    *("updates", "training", "device", "preset", "version"),
-                ),
-                [_run_cells(row, score) for row in rows],
-            ),
-            "",
-        ]
+    tried = dict(sorted({_name(row): row for row in [*unfinished, *rows] if row["trials"]}.items()))
+    temperatures = [_temperature(row) for row in rows]
+    page = templates("fewsure.reproduce").get_template("results.md")
+    text = page.render(
+        target=target,
+        classifies=score == "accuracy",
+        tasks=_either(rows, "tasks"),
+        updates=_either(rows, "updates"),
+        joined=any(row["train_on_validation"] for row in rows),
+        entries=_entries_table(entries, score),
+        on_cpu=_on_another_device(rows),
+        mixtures={_name(row): row["components"] for row in rows if row.get("components", 1) > 1},
+        tempered=any(temperature != Temperature() for temperature in temperatures),
+        of_mixture=any(temperature.of_mixture for temperature in temperatures),
+        exponents=any(temperature.exponent for temperature in temperatures),
+        nearest_means=[rows[0][name] for name in ("nearest_mean", "nearest_mean_centred") if name in rows[0]],
+        interval=_interval,
+        with_noise=_noise_table(entries) if all("with_noise" in row for row in rows) else None,
+        commands=_commands(rows),
+        unfinished=_unfinished_table(unfinished) if unfinished else None,
+        tuning=_tuning_table(tried, score),
+        tuning_tasks=next((row["trials"][0]["tasks"] for row in tried.values()), None),
+        made_otherwise=[name for name, row in tried.items() if _made_otherwise(row, TARGETS[target])],
+        runs=_runs_table(rows, score),
     )
+    return f"{text}\n"
 
 
-def _entry_cells(name: str, rows: Sequence[Row], score: str) -> list[str]:
-    scores = [_over_seeds(rows, key, DIGITS[score]) for key in SCORES[score].values()]
-    transductive = ["yes" if rows[0]["transductive"] else "no"] * (score == "accuracy")
-    return [name, str(len(rows)), str(rows[0]["samples"]), *scores, *transductive, _in_the_paper(rows[0])]
+def _entries_table(entries: Sequence[tuple[str, Sequence[Row]]], score: str) -> str:
+    names, classifies = list(SCORES[score]), score == "accuracy"
+    transductive = ["transductive"] * classifies
+    headers = ("entry", "seeds", "samples", *names, *transductive, f"{' / '.join(names[:3])} in the paper")
+    cells = [
+        (
+            *(name, str(len(rows)), str(rows[0]["samples"])),
+            *(_over_seeds(rows, key, DIGITS[score]) for key in SCORES[score].values()),
+            *["yes" if rows[0]["transductive"] else "no"] * classifies,
+            _in_the_paper(rows[0]),
+        )
+        for name, rows in entries
+    ]
+    return markdown_table(headers, cells)
 
 
 def _in_the_paper(row: Row) -> str:
     printed = printed_for(row)
     if printed is None:
-        return "–"
+        return ABSENT
     if "mse" in printed:
         return f"{printed['mse']['mean']:.2f} / {printed['ece']:.3f} / {printed['mce']:.3f}"
-    errors = " / ".join(f"{printed[error]:.4f}" if error in printed else "–" for error in ("ece", "mce"))
+    errors = " / ".join(f"{printed[error]:.4f}" if error in printed else ABSENT for error in ("ece", "mce"))
     return f"{printed['accuracy']['mean']:.4f} / {errors}"
 
 
-def _run_cells(row: Row, score: str) -> list[str]:
-    return [
-        *(_name(row), str(row["train_seed"]), _interval(row[score], DIGITS[score])),
-        *(f"{row[name]:.4f} [{row[f'{name}_ci95'][0]:.4f}, {row[f'{name}_ci95'][1]:.4f}]" for name in ("ece", "mce")),
-        *[_formula(_temperature(row))] * (score == "accuracy"),
-        *(f"{row['updates']:,}", f"{row['train_seconds']:,.0f} s", row["device"], row["preset"], row["version"]),
-    ]
-
-
-def _tasks_of_a_cpu(rows: Sequence[Row]) -> list[str]:
-    """Which entries are on other tasks than the rest: random numbers are those of a kind of device."""
-    names = sorted({_name(row) for row in rows if row["device"] == CPU})
-    if not names or all(row["device"] == CPU for row in rows):
-        return []
-    return [f"On a CPU, and so on other tasks than the others, though as many: {', '.join(names)}.", ""]
-
-
-def _predictors(rows: Sequence[Row]) -> list[str]:
-    """How predictions are made, where it takes more than a method's plain posterior."""
-    temperatures = [_temperature(row) for row in rows]
-    joined = any(row["train_on_validation"] and _temperature(row) != Temperature() for row in rows)
-    mixtures = {_name(row): row["components"] for row in rows if row.get("components", 1) > 1}
-    lines = [f"{name}'s posterior is a mixture of {components} generators." for name, components in mixtures.items()]
-    if any(temperature != Temperature() for temperature in temperatures):
-        lines += [
-            "A temperature divides outputs before the softmax. It is fitted on validation tasks unless it was given.",
-            "Its values are with the single runs.",
-        ]
-    if joined:
-        lines += ["Final runs take their temperature from the best trial, which did not train on validation classes."]
-    if any(temperature.of_mixture for temperature in temperatures):
-        lines += ["Outputs are then the logarithms of class probabilities that are averaged over the sampled networks."]
-    if any(temperature.exponent for temperature in temperatures):
-        lines += [
-            "Odds are the geometric mean of p / (1 − p) over a task's query points, with p the largest class",
-            "probability. An exponent below 0 makes confident predictions more confident; −1 is the lowest fitted.",
-        ]
-    return [*lines, ""] if lines else []
-
-
-def _nearest_means(row: Row) -> list[str]:
-    if "nearest_mean" not in row:
-        return []
-    alone, centred = row["nearest_mean"], row.get("nearest_mean_centred")
-    tasks = f"{alone['tasks']:,} test tasks of its own"
-    lines = [
-        "The nearest class mean of the same features, scaled to length 1: "
-        f"{_interval(alone['accuracy'], 4)} on {tasks}."
-    ]
-    if centred is not None:
-        lines.append(
-            "With the mean of each set taken off, as in the networks here (`--centred`): "
-            f"{_interval(centred['accuracy'], 4)}."
+def _runs_table(rows: Sequence[Row], score: str) -> str:
+    classifies = score == "accuracy"
+    facts = ("updates", "training", "device", "preset", "version")
+    headers = ("entry", "seed", next(iter(SCORES[score])), "ECE", "MCE", *["temperature"] * classifies, *facts)
+    cells = [
+        (
+            *(_name(row), str(row["train_seed"]), _interval(row[score], DIGITS[score])),
+            *(f"{row[key]:.4f} [{row[f'{key}_ci95'][0]:.4f}, {row[f'{key}_ci95'][1]:.4f}]" for key in ("ece", "mce")),
+            *[_formula(_temperature(row))] * classifies,
+            *(f"{row['updates']:,}", f"{row['train_seconds']:,.0f} s", row["device"], row["preset"], row["version"]),
         )
-    return [*lines, ""]
-
-
-def _with_noise(entries: Sequence[tuple[str, Sequence[Row]]]) -> list[str]:
-    if not all("with_noise" in row for _, group in entries for row in group):
-        return []
-    return [
-        "The same functions with N(0, noise²) added to each sampled value: not the headline protocol, and shown",
-        "because it makes anything look calibrated.",
-        "",
-        markdown_table(
-            ("entry", "ECE with noise", "MCE with noise"),
-            [
-                (name, *(_over_seeds([row["with_noise"] for row in group], error, 3) for error in ("ece", "mce")))
-                for name, group in entries
-            ],
-        ),
-        "",
+        for row in rows
     ]
+    return markdown_table(headers, cells)
 
 
-def _commands(rows: Sequence[Row], target: str) -> list[str]:
-    """What trains and evaluates each entry with as many seeds as it has here, and writes this page."""
-    command = f"    fewsure reproduce {target}"
+def _on_another_device(rows: Sequence[Row]) -> list[str]:
+    """The entries that are on other tasks than the rest: random numbers are those of a kind of device."""
+    names = sorted({_name(row) for row in rows if row["device"] == CPU})
+    return [] if all(row["device"] == CPU for row in rows) else names
+
+
+def _noise_table(entries: Sequence[tuple[str, Sequence[Row]]]) -> str:
+    cells = [
+        (name, *(_over_seeds([row["with_noise"] for row in rows], error, 3) for error in ("ece", "mce")))
+        for name, rows in entries
+    ]
+    return markdown_table(("entry", "ECE with noise", "MCE with noise"), cells)
+
+
+def _commands(rows: Sequence[Row]) -> list[str]:
+    """The options that train and evaluate each entry with as many seeds as it has here."""
     entries: dict[tuple[int, bool, float, int], list[str]] = {}
     for name, group in groupby(rows, key=lambda row: str(row["label"])):
         runs = list(group)
@@ -187,62 +120,35 @@ def _commands(rows: Sequence[Row], target: str) -> list[str]:
         settings = (seeds, on_gpu, runs[0].get("budget", 1.0), max(row["tasks"] for row in runs))
         entries.setdefault(settings, []).append(name)
     return [
-        "## Commands",
-        "",
-        "With `--jobs 8` several are trained at a time; what is finished is not done again.",
-        "",
-        *(
-            f"{command} --only {' '.join(names)} --seeds {seeds} --device {'cuda' if on_gpu else CPU}"
-            + f" --budget {budget:g}" * (budget != 1)
-            + f" --tasks {tasks}" * (tasks != 1000)
-            for (seeds, on_gpu, budget, tasks), names in sorted(entries.items(), reverse=True)
-        ),
-        f"{command} --collect --results FILE.json --page FILE.md",
-        "",
+        f"--only {' '.join(names)} --seeds {seeds} --device {'cuda' if on_gpu else CPU}"
+        + f" --budget {budget:g}" * (budget != 1)
+        + f" --tasks {tasks}" * (tasks != 1000)
+        for (seeds, on_gpu, budget, tasks), names in sorted(entries.items(), reverse=True)
     ]
 
 
-def _unfinished(runs: Sequence[Row]) -> list[str]:
-    if not runs:
-        return []
-    note = "Started, and not in the tables above: interrupted, or stopped because their numbers were no longer finite."
-    lines = [
+def _unfinished_table(runs: Sequence[Row]) -> str:
+    cells = [
         (_name(run), str(run["train_seed"]), f"{run['update']:,} of {run['updates']:,}", str(run["preset"]))
         for run in runs
     ]
-    return [
-        "## Unfinished runs",
-        "",
-        note,
-        "",
-        markdown_table(("entry", "seed", "updates logged", "preset"), lines),
-        "",
-    ]
+    return markdown_table(("entry", "seed", "updates logged", "preset"), cells)
 
 
-def _tuning(rows: Sequence[Row], score: str, target: Target) -> list[str]:
+def _tuning_table(tried: Mapping[str, Row], score: str) -> str:
     """The trials of each entry, of which its rows are the best."""
-    entries = {_name(row): row for row in rows if row["trials"]}
-    if not entries:
-        return []
-    lines = [
+    headers = ("entry", "trial", "options on top of the recommended ones", "NLL", next(iter(SCORES[score])), "ECE")
+    cells = [
         (
-            name,
-            str(trial["trial"]),
+            *(name, str(trial["trial"])),
             ", ".join(f"{option} = {value}" for group in trial["options"].values() for option, value in group.items()),
             *(f"{trial[key]['mean']:.{DIGITS[score]}f}" for key in ("nll", score)),
             f"{trial['ece']:.4f}",
         )
-        for name, row in sorted(entries.items())
+        for name, row in tried.items()
         for trial in row["trials"]
     ]
-    headers = ("entry", "trial", "options on top of the recommended ones", "NLL", next(iter(SCORES[score])), "ECE")
-    tasks = next(iter(entries.values()))["trials"][0]["tasks"]
-    notes = [f"On {tasks:,} validation tasks; the lowest NLL of an entry was trained in full."]
-    otherwise = [name for name, row in sorted(entries.items()) if _made_otherwise(row, target)]
-    if otherwise:
-        notes.append(f"Today the commands above tune or train otherwise: {', '.join(otherwise)}.")
-    return ["## Tuning", "", *notes, "", markdown_table(headers, lines), ""]
+    return markdown_table(headers, cells)
 
 
 def _made_otherwise(row: Row, target: Target) -> bool:
