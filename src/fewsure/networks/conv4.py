@@ -120,7 +120,7 @@ class Conv4:
         """The same function by kernels of our own, on a GPU. The bias has no part in it: the norm takes it out."""
         x = x.permute(0, 2, 3, 1)
         for block in range(self.BLOCKS):
-            x = conv_block(x, params[f"{block}.weight"], of_input=block > 0)
+            x = conv_block(x, params[f"{block}.weight"], input_gradient=block > 0)
         return x.permute(0, 3, 1, 2)
 
     def _normalised(self, x: Tensor) -> Tensor:

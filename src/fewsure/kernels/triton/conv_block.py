@@ -42,7 +42,15 @@ def forward(x: Tensor, w: Tensor, precision: str) -> tuple[Tensor, Tensor, Tenso
 
 
 def backward(
-    gradient: Tensor, x: Tensor, w: Tensor, y: Tensor, mean: Tensor, scale: Tensor, precision: str, *, of_input: bool
+    gradient: Tensor,
+    x: Tensor,
+    w: Tensor,
+    y: Tensor,
+    mean: Tensor,
+    scale: Tensor,
+    precision: str,
+    *,
+    input_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of x (zero if it is not asked for) and of w, from that of what `forward` pooled."""
     groups, images, height, width, _ = x.shape
@@ -58,7 +66,7 @@ def backward(
     _normalise_backward_kernel[(triton.cdiv(windows, WINDOWS), groups)](
         gradient, y, mean, scale, sums, dy, images, height, width, F=filters, BLOCK=WINDOWS
     )
-    if of_input:
+    if input_gradient:
         spread = dy.view(groups, images, height, width, filters)
         dx = _convolve(spread, w, precision, mirrored=True)[0].view(x.shape)
     else:
@@ -76,9 +84,11 @@ def _convolve(
     y = x.new_empty(groups, pixels, filters)
     partial = x.new_empty(groups, blocks, 2, filters) if statistics else y
     w = w if w[0].is_contiguous() else w.contiguous()  # groups may lie apart, as parts of vectors
-    # Where w holds what input channel c and tap t give to filter f: at start + f·of_filter + c·of_channel + t·of_tap.
+    # w of filter f, input channel c and tap t lies at start + f·filter_stride + c·channel_stride + t·tap_stride.
     by_filter, by_channel = 9 * w.shape[2], 9
-    start, of_filter, of_channel, of_tap = (8, by_channel, by_filter, -1) if mirrored else (0, by_filter, by_channel, 1)
+    start, filter_stride, channel_stride, tap_stride = (
+        (8, by_channel, by_filter, -1) if mirrored else (0, by_filter, by_channel, 1)
+    )
     _convolve_kernel[(blocks, groups)](
         x,
         w,
@@ -89,9 +99,9 @@ def _convolve(
         width,
         w.stride(0),
         start,
-        of_filter,
-        of_channel,
-        of_tap,
+        filter_stride,
+        channel_stride,
+        tap_stride,
         C=channels,
         F=filters,
         BLOCK=ROWS,
@@ -140,11 +150,11 @@ def _convolve_kernel(
     images,
     height,
     width,
-    of_group,
+    group_stride,
     start_of_w,
-    of_filter,
-    of_channel,
-    of_tap,
+    filter_stride,
+    channel_stride,
+    tap_stride,
     C: tl.constexpr,
     F: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -159,7 +169,7 @@ def _convolve_kernel(
     row, column = rows // width % height, rows % width
     filters = tl.arange(0, F)
     x += group * pixels * C
-    w += group * of_group + start_of_w
+    w += group * group_stride + start_of_w
     total = tl.zeros((BLOCK, F), tl.float32)
     for start in tl.static_range(0, 9 * C, DEPTH):
         k = start + tl.arange(0, DEPTH)
@@ -169,7 +179,7 @@ def _convolve_kernel(
         inside = inside & valid[:, None] & (k < 9 * C)[None, :]
         places = (rows[:, None] + down[None, :] * width + right[None, :]) * C + (k % C)[None, :]
         patch = tl.load(x + places, mask=inside, other=0.0)
-        at = (k % C * of_channel + k // C * of_tap)[:, None] + (filters * of_filter)[None, :]
+        at = (k % C * channel_stride + k // C * tap_stride)[:, None] + (filters * filter_stride)[None, :]
         kernel = tl.load(w + at, mask=(k < 9 * C)[:, None], other=0.0)
         total = tl.dot(patch, kernel, total, input_precision=PRECISION)
     tl.store(y + (group * pixels + rows)[:, None] * F + filters[None, :], total, mask=valid[:, None])

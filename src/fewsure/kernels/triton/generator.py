@@ -24,7 +24,7 @@ FEW = 128
 """Up to so many products of samples and factors, a program adds them up one by one; beyond, a matrix product does."""
 
 
-def squash(
+def tanh_samples(
     mapped: Tensor,
     bias: Tensor,
     inner: Tensor | None,
@@ -50,7 +50,7 @@ def squash(
     blocks = triton.cdiv(columns, block)
     fitted, grad_bias = bias.new_empty(groups, fit, weights), bias.new_empty(groups, columns)
     partial = bias.new_empty(groups, blocks)
-    _squash_kernel[(blocks, groups)](
+    _tanh_samples_kernel[(blocks, groups)](
         mapped,
         bias,
         mapped if inner is None else inner,
@@ -80,9 +80,9 @@ def squash(
     return fitted, None if prior_std is None else partial.sum(1), grad_bias
 
 
-def merge(
-    of_fit: Tensor,
-    of_kl: Tensor | None,
+def add_fit_gradient(
+    grad_fit: Tensor,
+    grad_kl: Tensor | None,
     fit: Tensor,
     grad_bias: Tensor,
     delta: Tensor,
@@ -101,9 +101,9 @@ def merge(
     blocks = triton.cdiv(columns, block)
     rank = 0 if right is None else right.shape[1]
     whole, partial = grad_bias.new_empty(groups, columns), grad_bias.new_empty(groups, blocks, count, rank)
-    _merge_kernel[(blocks, groups)](
-        of_fit,
-        fit if of_kl is None else of_kl,
+    _add_fit_gradient_kernel[(blocks, groups)](
+        grad_fit,
+        fit if grad_kl is None else grad_kl,
         fit,
         grad_bias,
         whole,
@@ -121,33 +121,33 @@ def merge(
         0 if right is None else right.stride(0),
         SAMPLES=triton.next_power_of_2(count),
         COLUMNS=block,
-        KL=of_kl is not None,
+        KL=grad_kl is not None,
         FACTORS=right is not None,
         STORE=store is not None,
     )
     return whole, None if right is None else partial.sum(1)
 
 
-def weigh(
-    grad_hidden: Tensor, of_factors: Tensor | None, hidden: Tensor, of_kl: Tensor, count: int
+def scale_rows(
+    grad_hidden: Tensor, grad_factors: Tensor | None, hidden: Tensor, grad_kl: Tensor, count: int
 ) -> tuple[Tensor, Tensor]:
-    """((grad_hidden + of_factors)·scale, hidden·scale), (G, S, K), scaled by 1 up to `count` samples, and then by c."""
+    """((grad_hidden + grad_factors)·scale, hidden·scale), (G, S, K): scale is 1 for `count` samples, c for the rest."""
     groups, samples, columns = hidden.shape
-    weighed, rows = torch.empty_like(hidden), torch.empty_like(hidden)
+    scaled, rows = torch.empty_like(hidden), torch.empty_like(hidden)
     block = triton.next_power_of_2(columns)
-    _weigh_kernel[(samples, groups)](
+    _scale_rows_kernel[(samples, groups)](
         grad_hidden,
-        grad_hidden if of_factors is None else of_factors,
+        grad_hidden if grad_factors is None else grad_factors,
         hidden,
-        of_kl,
-        weighed,
+        grad_kl,
+        scaled,
         rows,
         columns,
         count,
         COLUMNS=block,
-        FACTORS=of_factors is not None,
+        FACTORS=grad_factors is not None,
     )
-    return weighed, rows
+    return scaled, rows
 
 
 def start(mean: Tensor, shift: Tensor, scale: float, padding: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -173,7 +173,7 @@ def grad_start(grad_padded: Tensor, mean: Tensor, grad_squares: Tensor) -> Tenso
 
 
 @triton.jit
-def _squash_kernel(
+def _tanh_samples_kernel(
     mapped,
     bias,
     inner,
@@ -187,9 +187,9 @@ def _squash_kernel(
     columns,
     fit,
     rank,
-    of_bias_group,
-    of_right_group,
-    of_store_group,
+    bias_stride,
+    right_stride,
+    store_stride,
     first,
     prior,
     floor,
@@ -204,10 +204,10 @@ def _squash_kernel(
     valid, inside = column < weights, column < columns
     mapped += group * samples * columns
     inner += group * samples * rank
-    right += group * of_right_group
+    right += group * right_stride
     fitted += group * fit * weights
-    store += group * of_store_group + first * columns
-    offset = tl.load(bias + group * of_bias_group + column, mask=valid, other=0.0)
+    store += group * store_stride + first * columns
+    offset = tl.load(bias + group * bias_stride + column, mask=valid, other=0.0)
     if KL:
         # Moments around the first sample, which is as near to their mean as the others: no digits are lost.
         centre = _samples(mapped, offset, inner, right, 0, 1, columns, column, valid, rank, 1, FACTORS)
@@ -278,9 +278,9 @@ def _samples(
 
 
 @triton.jit
-def _merge_kernel(
-    of_fit,
-    of_kl,
+def _add_fit_gradient_kernel(
+    grad_fit,
+    grad_kl,
     fitted,
     grad_bias,
     whole,
@@ -293,9 +293,9 @@ def _merge_kernel(
     columns,
     fit,
     rank,
-    of_store_group,
+    store_stride,
     first,
-    of_right_group,
+    right_stride,
     SAMPLES: tl.constexpr,
     COLUMNS: tl.constexpr,
     KL: tl.constexpr,
@@ -308,33 +308,33 @@ def _merge_kernel(
     fits = (row < fit)[:, None] & (column < weights)[None, :]
     at = (group * fit + row)[:, None] * weights + column[None, :]
     y = tl.load(fitted + at, mask=fits, other=0.0)
-    total = tl.load(of_fit + at, mask=fits, other=0.0) * (1 - y * y)
+    total = tl.load(grad_fit + at, mask=fits, other=0.0) * (1 - y * y)
     places = delta + (group * samples + row)[:, None] * columns + column[None, :]
     bias = tl.zeros((COLUMNS,), tl.float32)
     if KL:
-        scale = tl.load(of_kl + group)
+        scale = tl.load(grad_kl + group)
         total += scale * tl.load(places, mask=fits, other=0.0).to(tl.float32)
         bias += scale * tl.load(grad_bias + group * columns + column, mask=inside, other=0.0)
     rows = (row < fit)[:, None] & inside[None, :]
     tl.store(places, total, mask=rows)
     if STORE:
-        store += group * of_store_group
+        store += group * store_stride
         tl.store(store + (first + row)[:, None] * columns + column[None, :], total, mask=rows)
     tl.store(whole + group * columns + column, bias + tl.sum(total, 0), mask=inside)
     if FACTORS:
         partial += (group * tl.num_programs(0) + block) * fit * rank
         for factor in range(rank):
-            line = tl.load(right + group * of_right_group + factor * columns + column, mask=inside, other=0.0)
+            line = tl.load(right + group * right_stride + factor * columns + column, mask=inside, other=0.0)
             tl.store(partial + row * rank + factor, tl.sum(total * line[None, :], 1), mask=row < fit)
 
 
 @triton.jit
-def _weigh_kernel(
+def _scale_rows_kernel(
     grad_hidden,
-    of_factors,
+    grad_factors,
     hidden,
-    of_kl,
-    weighed,
+    grad_kl,
+    scaled,
     rows,
     columns,
     count,
@@ -345,11 +345,11 @@ def _weigh_kernel(
     column = tl.arange(0, COLUMNS)
     here = column < columns
     at = (group * tl.num_programs(0) + sample) * columns + column
-    scale = tl.where(sample < count, 1.0, tl.load(of_kl + group))
+    scale = tl.where(sample < count, 1.0, tl.load(grad_kl + group))
     value = tl.load(grad_hidden + at, mask=here, other=0.0).to(tl.float32)
     if FACTORS:
-        value += tl.load(of_factors + at, mask=here, other=0.0).to(tl.float32)
-    tl.store(weighed + at, scale * value, mask=here)
+        value += tl.load(grad_factors + at, mask=here, other=0.0).to(tl.float32)
+    tl.store(scaled + at, scale * value, mask=here)
     tl.store(rows + at, scale * tl.load(hidden + at, mask=here, other=0.0), mask=here)
 
 
@@ -365,10 +365,10 @@ def _start_kernel(mean, shift, padded, partial, scale, columns, wide, COLUMNS: t
 
 
 @triton.jit
-def _grad_start_kernel(grad_padded, mean, grad_squares, found, columns, of_row, COLUMNS: tl.constexpr):
+def _grad_start_kernel(grad_padded, mean, grad_squares, found, columns, row_stride, COLUMNS: tl.constexpr):
     row = tl.program_id(1).to(tl.int64)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     here = column < columns
-    value = tl.load(grad_padded + row * of_row + column, mask=here, other=0.0).to(tl.float32)
+    value = tl.load(grad_padded + row * row_stride + column, mask=here, other=0.0).to(tl.float32)
     value += 2 * tl.load(grad_squares) * tl.load(mean + row * columns + column, mask=here, other=0.0)
     tl.store(found + row * columns + column, value, mask=here)

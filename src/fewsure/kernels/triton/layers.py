@@ -54,7 +54,7 @@ def step(parameter: Tensor, gradient: Tensor, lr: float) -> tuple[Tensor, Tensor
 
 @triton.jit
 def _activate_kernel(
-    z, bias, rows, columns, of_bias_group, KIND: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr
+    z, bias, rows, columns, bias_stride, KIND: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr
 ):
     group = tl.program_id(2).to(tl.int64)
     column, row = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -62,7 +62,7 @@ def _activate_kernel(
     here = (row < rows)[:, None] & valid[None, :]
     places = z + (group * rows + row)[:, None] * columns + column[None, :]
     value = tl.load(places, mask=here, other=0.0).to(tl.float32)
-    value += tl.load(bias + group * of_bias_group + column, mask=valid, other=0.0)[None, :]
+    value += tl.load(bias + group * bias_stride + column, mask=valid, other=0.0)[None, :]
     if KIND == 1:
         value = tl.where(value < 0, 0.0, value)  # a maximum would take what is no number for 0
     if KIND == 2:
@@ -108,12 +108,12 @@ def _deactivate_kernel(
 
 @triton.jit
 def _step_kernel(
-    parameter, gradient, stepped, rounded, lr, numbers, of_parameter_group, of_gradient_group, STRIDE: tl.constexpr
+    parameter, gradient, stepped, rounded, lr, numbers, parameter_stride, gradient_stride, STRIDE: tl.constexpr
 ):
     group = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0) * STRIDE + tl.arange(0, STRIDE)
     here = place < numbers
-    value = tl.load(parameter + group * of_parameter_group + place, mask=here)
-    value -= lr * tl.load(gradient + group * of_gradient_group + place, mask=here).to(tl.float32)
+    value = tl.load(parameter + group * parameter_stride + place, mask=here)
+    value -= lr * tl.load(gradient + group * gradient_stride + place, mask=here).to(tl.float32)
     tl.store(stepped + group * numbers + place, value, mask=here)
     tl.store(rounded + group * numbers + place, value, mask=here)
