@@ -32,7 +32,7 @@ from fewsure.core.vectorise import draw_per_task
 from fewsure.evaluation.calibrate import calibrated
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.pipeline import start_run, train_run
-from fewsure.posteriors.mixture import logged
+from fewsure.posteriors.mixture import logged_losses
 from fewsure.reproduce.results import read_results
 from fewsure.reproduce.run import VALIDATION
 from fewsure.reproduce.targets import TARGETS, changed, read_trials
@@ -132,7 +132,7 @@ def figures(scores: Mapping[str, Any]) -> dict[str, float]:
 def losses(run: Run) -> dict[str, float]:
     """The training loss at the end and, of a mixture, that of its best and of its worst generator."""
     last = run.metrics()[-1]
-    each = logged(last)
+    each = logged_losses(last)
     return {"loss": last["loss"]} | ({"least": min(each), "most": max(each)} if each else {})
 
 
@@ -146,8 +146,8 @@ def generated(experiment: Experiment, meta: Parts) -> dict[str, float]:
         return {}
     posterior = experiment.algorithm.posterior(experiment.model)
     device = next(iter(meta["generator"].values())).device
-    noise = draw_per_task({"z": posterior.draw()}, SAMPLES, streams.generator(0, "explore", device=device))
-    weights = posterior.means(meta["generator"], noise["z"])
+    noise = draw_per_task({"z": posterior.draws()["z"]}, SAMPLES, streams.generator(0, "explore", device=device))
+    weights = posterior.sample(meta["generator"], noise)[0]
     mean = weights.mean(0)
     return {
         "size": float(mean.square().mean().sqrt()),

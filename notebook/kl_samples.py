@@ -107,7 +107,7 @@ def _estimate(
 ) -> tuple[Tensor, Tensor]:
     """The KL from so many samples, and its gradient in λ."""
     z = torch.rand(samples, family.latent, generator=generator)
-    compute = torch.func.grad_and_value(lambda at: moment_kl(family.means(at, z), simpa.sigma_w))
+    compute = torch.func.grad_and_value(lambda at: moment_kl(family.sample(at, {"z": z}), simpa.sigma_w).sum())
     gradient, kl = compute(posterior)
     return kl, flatten(gradient)
 

@@ -32,7 +32,6 @@ from fewsure.errors import FewsureError
 from fewsure.evaluation.evaluate import unseen_block
 from fewsure.networks.mlp import MlpOptions
 from fewsure.pipeline import start_at_maml, start_run
-from fewsure.posteriors.mixture import merge_components
 from fewsure.report.certificates import BEGIN, END, certificate_table, certificate_text, certificates_section
 from fewsure.theory.conformal import conformal_threshold, residual_scores
 from fewsure.theory.held_out import held_out, split_classes
@@ -313,9 +312,10 @@ def test_theorem_2_of_a_mixture_is_that_of_its_components_when_they_are_the_same
     """Their losses and KLs are averaged over other draws; the KLs of θ add up."""
     one, two = (sine_line(weight_noise=0.3, kl="moment", components=count) for count in (1, 2))
     meta = one.algorithm.init(one.model, streams.generator(0, "init"))
+    twice = {part: {name: torch.cat([value] * 2) for name, value in params.items()} for part, params in meta.items()}
     single, mixture = (
         theorem_of(experiment, parts, delta=0.1, samples=60, seed=0)[0][0].readings
-        for experiment, parts in ((one, meta), (two, merge_components([meta, meta])))
+        for experiment, parts in ((one, meta), (two, twice))
     )
     names = ("loss", "KL[q(w) ‖ p(w)]", "KL[q(θ) ‖ p(θ)]")
     assert set(names) == set(mixture)

@@ -45,7 +45,8 @@ def test_low_rank_equals_dense(name: str, first_order: bool) -> None:
     options = {"generator_hidden": (4, 20), "first_order": first_order, "inner_lr": 0.05} | SETTINGS[name]
     low_rank = small_simpa(**options)
     dense = DenseSimpa(**dataclasses.asdict(low_rank))
-    assert low_rank.posterior(MODEL).rank
+    assert low_rank.shares_a_layer(MODEL)
+    assert not dense.shares_a_layer(MODEL)
     batch = meta_batch(low_rank)
     gradient, info = Engine(low_rank, MODEL).gradient(*batch)
     expected, expected_info = Engine(dense, MODEL).gradient(*batch)
@@ -70,7 +71,7 @@ def test_a_generator_may_start_around_the_weights_of_the_base_network(scaled: bo
     for initial in ("generator", "network"):
         simpa = small_simpa(initial_weights=initial, scaled_generator=scaled)
         meta = simpa.init(model, streams.generator(0, "init"))
-        generated[initial] = simpa.posterior(model).means(meta["generator"], z)
+        generated[initial] = simpa.posterior(model).sample(meta["generator"], {"z": z})[0]
     source = streams.generator(0, "init")
     small_simpa().posterior(model).generator.init(source)
     expected = flatten(network.init(source))
@@ -84,20 +85,23 @@ def test_a_task_holds_no_copy_of_the_last_layer() -> None:
     meta, tasks, shared, noise, _ = meta_batch(simpa)
     adapted = simpa.adapt(meta, MODEL, take(tasks, 0).support, shared | take(noise, 0))["generator"]
     start = meta["generator"]["2.weight"]
-    assert float((adapted["2.weight"][:, : start.shape[1]] - start).abs().max()) < 0.01  # θ's noise alone
-    assert adapted["2.weight"].shape[1] % 8 == 0
-    assert adapted["left"].shape == (3, 20)
-    assert adapted["right"].shape == (3, adapted["2.weight"].shape[1])
+    *_, columns = adapted["2.weight"].shape
+    assert float((adapted["2.weight"][..., : start.shape[-1]] - start).abs().max()) < 0.01  # θ's noise alone
+    assert columns % 8 == 0
+    assert adapted["left"].shape == (1, 3, 20)
+    assert adapted["right"].shape == (1, 3, columns)
 
 
 @pytest.mark.parametrize(
     ("options", "rank"),
     [
         ({"kl": "none", "inner_steps": 5, "train_samples": 1}, 5),
-        ({"kl": "moment", "inner_steps": 5, "kl_samples": 4}, 0),
-        ({"kl": "none", "inner_steps": 5, "train_samples": 4}, 0),
+        ({"kl": "moment", "inner_steps": 5, "kl_samples": 4}, 20),
+        ({"kl": "none", "inner_steps": 5, "train_samples": 4}, 20),
         ({"kl": "moment", "inner_steps": 4, "kl_samples": 4}, 16),
     ],
 )
 def test_factors_are_kept_while_their_rank_is_below_the_layers_width(options: dict, rank: int) -> None:
-    assert small_simpa(generator_hidden=(4, 18), **options).posterior(MODEL).rank == rank
+    posterior = small_simpa(generator_hidden=(4, 18), **options).posterior(MODEL)
+    assert posterior.rank == rank
+    assert posterior.shares_a_layer == (rank < 18)

@@ -148,7 +148,7 @@ def adapted(algorithm: Simpa) -> Iterator[tuple[Any, Parts, dict[str, Tensor]]]:
 def test_base_networks_compute_with_all_bits_from_rounded_weights(kl_samples: int) -> None:
     algorithm = small_simpa(**WIDE, kl="moment", kl_samples=kl_samples)
     with adapted(algorithm) as (task, posterior, noise):
-        weights = algorithm.posterior(LINE).means(posterior["generator"], noise["z"])
+        weights = algorithm.posterior(LINE).sample(posterior["generator"], noise)[0]
         found = algorithm.predict(posterior, LINE, task.query.x, noise)
     assert torch.equal(weights, weights.bfloat16().float())
     expected = outputs(LINE.network, unflatten(LINE.network, weights), task.query.x)

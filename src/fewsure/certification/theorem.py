@@ -24,16 +24,14 @@ from fewsure.core.vectorise import better_looped, draw_noise, draw_per_task, for
 from fewsure.errors import Diverged
 from fewsure.evaluation.evaluate import as_evaluated
 from fewsure.evaluation.temperature import temperature_of
-from fewsure.networks.weights import flatten, unflatten
+from fewsure.networks.weights import flatten, unflatten, weight_count
 from fewsure.posteriors import outputs
-from fewsure.posteriors.mixture import split_components
 from fewsure.theory.concentration import Reading, mean_reading
 from fewsure.theory.divergences import (
     critic_reading,
     gaussian_reading,
     moment_reading,
     semi_implicit_reading,
-    standardise,
 )
 from fewsure.theory.pac_bayes import Bound, Form, bound_new_task
 from fewsure.training.experiment import Experiment
@@ -86,10 +84,7 @@ def theorem_of(
         kl = semi_implicit_reading(stacked, noise, algorithm.sigma_w, SHARE * delta)
     else:
         kl = _mean_reading([moment_reading(stacked[:, row], algorithm.sigma_w) for row in range(stacked.shape[1])])
-    generators = torch.cat(
-        [flatten(component["generator"]) for component in split_components(meta, algorithm.components)]
-    )
-    kl_theta = gaussian_reading(generators, algorithm.sigma_0, 0.0, algorithm.sigma_theta**2)
+    kl_theta = gaussian_reading(flatten(meta["generator"]), algorithm.sigma_0, 0.0, algorithm.sigma_theta**2)
     caveats = [*([DEPENDENT] if experiment.transductive else []), *([INFINITE] if noise == 0 else [])]
     bounds = [
         bound_new_task(
@@ -121,12 +116,11 @@ def _draw(
     def one_task(parts: tuple[Task, Noise, Noise], meta: Parts) -> tuple[Tensor, Tensor]:
         task, noise, own = parts
         adapted = algorithm.adapt(meta, model, task.support, shared | noise)
-        every = zip(split_components(adapted, algorithm.components), own["z"], strict=True)
-        means = torch.cat([family.means(component["generator"], z[None]) for component, z in every])
-        weights = unflatten(model.network, family.perturb(means, own.get("weights")))
+        means = family.sample(adapted["generator"], {"z": own["z"]})  # one of each component
+        weights = unflatten(model.network, family.perturb(means, own).flatten(0, 1))
         alone = torch.split(outputs(model.network, weights, task.query.x), 1)  # a loss is of one w
         losses = [per_example(temperature_of(experiment).divide(output)[0], task.query.y) for output in alone]
-        return torch.stack(losses).clamp(max=1).nan_to_num(1.0).mean(), means
+        return torch.stack(losses).clamp(max=1).nan_to_num(1.0).mean(), means.flatten(0, 1)
 
     every_task = for_each(one_task, loop=better_looped(model.network, generator.device))
     loss, means = every_task((tasks, noise, own), meta)
@@ -137,26 +131,20 @@ def _critic(
     experiment: Experiment, algorithm: Simpa, meta: Parts, tasks: Task, samples: int, generator: torch.Generator
 ) -> Reading | None:
     """The adapted critic on fresh samples of q and p, for one draw of θ; a mean over tasks and components."""
-    if not algorithm.uses_critic:
-        return None
     model = experiment.training_model
-    family, critic, count = algorithm.posterior(model), algorithm.critic(model), experiment.training.tasks
+    estimate = algorithm.kl_estimate(model)
+    if estimate.critic is None:
+        return None
+    family, count = algorithm.posterior(model), experiment.training.tasks
     sizes = experiment.data.support_size, experiment.data.query_size
     shared, noise = draw_noise(algorithm.noise(model, *sizes), count, generator)
-    draws = {**algorithm.prediction_noise(model, samples, sizes[0]), "prior": Draw((samples, critic.sizes[0]))}
+    draws = family.draws(samples) | {"prior": Draw((samples, weight_count(model.network)))}
     own = draw_per_task(draws, count, generator)
 
     def one_task(parts: tuple[Task, Noise, Noise], meta: Parts) -> tuple[Tensor, Tensor]:
         task, noise, own = parts
         adapted = algorithm.adapt(meta, model, task.support, shared | noise)
-        prior = algorithm.sigma_w * own["prior"] if algorithm.kl == "critic" else own["prior"]
-        values = []
-        for component in split_components(adapted, algorithm.components):
-            posterior = family.perturb(family.means(component["generator"], own["z"]), own.get("weights"))
-            posterior = posterior if algorithm.kl == "critic" else standardise(posterior)
-            values.append([critic(component["critic"], samples).squeeze(-1) for samples in (posterior, prior)])
-        of_posterior, of_prior = (torch.stack(each) for each in zip(*values, strict=True))
-        return of_posterior, of_prior
+        return estimate.on_samples(adapted["critic"], family.sample(adapted["generator"], own), own["prior"])
 
     found: Any = for_each(one_task, loop=True)((tasks, noise, own), meta)  # one task's samples in memory at a time
     pairs = zip(*(value.flatten(0, 1) for value in found), strict=True)

@@ -50,8 +50,11 @@ def precision_on_cpu(wanted: Precision) -> Iterator[None]:
 
 
 def rounded_type(matrix: Tensor) -> torch.dtype:
-    """bfloat16 (7 bits of fraction, half the memory to move) for a large matrix under `bf16`; else its own type."""
-    return torch.bfloat16 if _ROUNDS.get() and matrix.numel() >= LARGE else matrix.dtype
+    """bfloat16 (7 bits of fraction, half the memory to move) for a large matrix under `bf16`; else its own type.
+
+    Of a stack of matrices, each counts by itself.
+    """
+    return torch.bfloat16 if _ROUNDS.get() and matrix.shape[-2:].numel() >= LARGE else matrix.dtype
 
 
 def in_full(numbers: Tensor) -> Tensor:

@@ -19,13 +19,9 @@ def descend(
     return take_step(params, gradient, lr)
 
 
-def take_step(params: Params, gradient: Params, lr: float | Tensor) -> Params:
+def take_step(params: Params, gradient: Params, lr: float) -> Params:
     """params − lr · gradient, where there is a gradient."""
-    return params | {name: _minus(params[name], value, lr) for name, value in gradient.items()}
-
-
-def _minus(value: Tensor, gradient: Tensor, lr: float | Tensor) -> Tensor:
-    return value - lr * gradient if isinstance(lr, Tensor) else torch.add(value, gradient, alpha=-lr)
+    return params | {name: torch.add(params[name], value, alpha=-lr) for name, value in gradient.items()}
 
 
 def gradient_of(objective: Objective, params: Params, *, first_order: bool, clip_norm: float | None = None) -> Params:
@@ -46,14 +42,26 @@ def clip(gradient: Params, norm: float, dims: int = 0) -> Params:
     >>> clip({"w": torch.tensor([3.0, 4.0])}, 1.0)
     {'w': tensor([0.6000, 0.8000])}
     """
+    return scale(gradient, clip_scale(squared_norm(gradient, dims), norm))
+
+
+def squared_norm(gradient: Params, dims: int = 0) -> Tensor:
+    """‖gradient‖², one for each index of `dims` leading dimensions."""
     squared: Tensor = sum(value.square().flatten(dims).sum(-1) for value in gradient.values())  # type: ignore[assignment]
-    scale = clip_scale(squared, norm)
-    return {name: value * scale.reshape(*scale.shape, *[1] * (value.dim() - dims)) for name, value in gradient.items()}
+    return squared
 
 
 def clip_scale(squared: Tensor, norm: float) -> Tensor:
-    """What takes a gradient of this squared norm down to `norm`: 1 up to there, and differentiable at gradient 0."""
+    """The factor that takes a gradient of this squared norm down to `norm`: 1 up to there, differentiable at 0."""
     return norm * squared.clamp(min=norm**2).rsqrt()
+
+
+def scale(gradient: Params, factor: Tensor) -> Params:
+    """factor · gradient, in the gradient's types, with a factor for each index of its leading dimensions."""
+    return {
+        name: (factor.reshape(*factor.shape, *[1] * (value.dim() - factor.dim())) * value).to(value.dtype)
+        for name, value in gradient.items()
+    }
 
 
 def require_clip_norm(norm: float | None) -> None:

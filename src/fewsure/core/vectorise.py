@@ -4,7 +4,7 @@
 numbers are arguments, so both give the same numbers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,26 @@ def for_each(function: Callable[..., Any], *, loop: bool = False) -> Callable[..
         return pytree.tree_map(lambda *leaves: torch.stack(leaves), *results)
 
     return looped if loop else vectorised
+
+
+def for_components(function: Callable[..., Any], *stacks: Tensor | None) -> Any:
+    """The results of `function` for each of K components, stacked, from tensors with a leading K.
+
+    A loop: `vmap` would copy a matrix that all tasks share for each of them.
+    """
+    components = next(len(stack) for stack in stacks if stack is not None)
+    each = ([None] * components if stack is None else stack.unbind() for stack in stacks)
+    return stack_components([function(*one) for one in zip(*each, strict=True)])
+
+
+def stack_components(components: Sequence[Any]) -> Any:
+    """Trees of K components as one with a leading K. A single component is not copied."""
+
+    def stack(*leaves: Tensor | None) -> Tensor | None:
+        tensors = [leaf for leaf in leaves if leaf is not None]
+        return None if not tensors else tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(tensors)
+
+    return pytree.tree_map(stack, *components)
 
 
 SMALL_IMAGE = 32 * 32

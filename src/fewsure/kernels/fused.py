@@ -40,19 +40,20 @@ def _has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def conv_block(x: Tensor, weight: Tensor, *, of_input: bool) -> Tensor:
+def conv_block(x: Tensor, weight: Tensor, *, input_gradient: bool) -> Tensor:
     """One block of conv4 without bias: images (N, H, W, C), weights (O, C, 3, 3) → (N, H/2, W/2, O).
 
-    `of_input` says whether the gradient of the images is wanted.
+    `input_gradient` says whether the gradient of the images is wanted.
     """
-    pooled, *_ = _ConvBlock.apply(x.float().unsqueeze(0), weight.float().unsqueeze(0), of_input)  # type: ignore[no-untyped-call]
+    pooled, *_ = _ConvBlock.apply(x.float().unsqueeze(0), weight.float().unsqueeze(0), input_gradient)  # type: ignore[no-untyped-call]
     return torch.squeeze(pooled, 0)
 
 
 def moment_kl(samples: Tensor, prior_std: float, floor: float) -> Tensor:
-    """The KL of samples (S, n) as `fewsure.kernels.triton.moments` has it."""
-    kl, *_ = _MomentKl.apply(samples.unsqueeze(0), (prior_std, floor))  # type: ignore[no-untyped-call]
-    return torch.squeeze(kl, 0)
+    """The KL of samples (…, S, n) as `fewsure.kernels.triton.moments` has it, (…)."""
+    groups = samples.reshape(-1, *samples.shape[-2:])
+    kl, *_ = _MomentKl.apply(groups, (prior_std, floor))  # type: ignore[no-untyped-call]
+    return torch.reshape(kl, samples.shape[:-2])
 
 
 Activation = Literal["none", "relu", "tanh"]
@@ -88,14 +89,14 @@ class _ConvBlock(Grouped):
     """Each tensor has a leading dimension of groups, into which a batch that `vmap` adds is folded."""
 
     @staticmethod
-    def forward(x: Tensor, w: Tensor, of_input: bool) -> tuple[Tensor, ...]:
+    def forward(x: Tensor, w: Tensor, input_gradient: bool) -> tuple[Tensor, ...]:
         from fewsure.kernels.triton import conv_block as kernels
 
         return kernels.forward(x.contiguous(), w, _precision())
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, w, ctx.of_input = inputs
+        x, w, ctx.input_gradient = inputs
         _, *saved = output
         ctx.mark_non_differentiable(*saved)
         ctx.set_materialize_grads(False)  # what is saved has no gradient, not even one of zeros
@@ -103,7 +104,7 @@ class _ConvBlock(Grouped):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Any, ...]:
-        found = _ConvBlockBackward.apply(gradient, *ctx.saved_tensors, ctx.of_input)  # type: ignore[no-untyped-call]
+        found = _ConvBlockBackward.apply(gradient, *ctx.saved_tensors, ctx.input_gradient)  # type: ignore[no-untyped-call]
         return (*found, None)
 
 
@@ -112,10 +113,10 @@ class _ConvBlockBackward(OnceDifferentiable, Grouped):
     def forward(*inputs: Any) -> tuple[Tensor, ...]:
         from fewsure.kernels.triton import conv_block as kernels
 
-        *tensors, of_input = inputs
+        *tensors, input_gradient = inputs
         gradient, x, w, y, mean, scale = tensors
         gradient, x = gradient.contiguous(), x.contiguous()
-        return kernels.backward(gradient, x, w, y, mean, scale, _precision(), of_input=of_input)
+        return kernels.backward(gradient, x, w, y, mean, scale, _precision(), input_gradient=input_gradient)
 
 
 class _MomentKl(Grouped):
@@ -167,10 +168,10 @@ class _Layer(Grouped):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        of_input, grad_weight, grad_bias, _ = ctx.needs_input_grad
-        constants = (ctx.activation, of_input, grad_weight, grad_bias)
+        wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        constants = (ctx.activation, wants_x, wants_weight, wants_bias)
         dx, dw, db = _LayerBackward.apply(gradient, *ctx.saved_tensors, constants)  # type: ignore[no-untyped-call]
-        return dx if of_input else None, dw if grad_weight else None, db if grad_bias else None, None
+        return dx if wants_x else None, dw if wants_weight else None, db if wants_bias else None, None
 
     @classmethod
     def shared(cls, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> tuple[int, ...]:
@@ -185,13 +186,13 @@ class _LayerBackward(OnceDifferentiable, Grouped):
     ) -> tuple[Tensor, ...]:
         from fewsure.kernels.triton import layers
 
-        activation, of_input, grad_weight, grad_bias = constants
-        dz, db = layers.deactivate(gradient.contiguous(), y.contiguous(), activation, sums=grad_bias)
+        activation, wants_x, wants_weight, wants_bias = constants
+        dz, db = layers.deactivate(gradient.contiguous(), y.contiguous(), activation, sums=wants_bias)
         groups = len(weight)
-        if grad_bias and groups < len(x):
+        if wants_bias and groups < len(x):
             db = db.view(groups, -1, db.shape[1]).sum(1)
-        dx = _products(dz, weight.mT) if of_input else dz.new_empty(len(x), 0)
-        if not grad_weight:
+        dx = _products(dz, weight.mT) if wants_x else dz.new_empty(len(x), 0)
+        if not wants_weight:
             return dx, dz.new_empty(groups, 0), db
         rows, deltas = (tensor.reshape(groups, -1, tensor.shape[-1]) for tensor in (x, dz))
         return dx, rows.mT @ deltas, db
@@ -228,12 +229,12 @@ class _Critic(Grouped):
                 units.append(layers.activate_(z, bias, "relu" if number + 1 < len(weights) else "none"))
             return units[1:]
 
-        *on_samples, of_samples = hidden_units(samples)
-        *on_prior, of_prior = (units.expand(len(samples), -1, -1) for units in hidden_units(prior))
-        logs = of_prior.squeeze(-1).float().log_softmax(1)
-        normaliser = of_prior[:, 0, 0].float() - logs[:, 0]  # ln Σ e^φ
-        estimate = of_samples.squeeze(-1).float().mean(1) - (normaliser - math.log(prior.shape[1]))
-        return estimate, logs, *on_samples, *on_prior
+        *units_q, phi_q = hidden_units(samples)
+        *units_p, phi_p = (units.expand(len(samples), -1, -1) for units in hidden_units(prior))
+        logs = phi_p.squeeze(-1).float().log_softmax(1)
+        normaliser = phi_p[:, 0, 0].float() - logs[:, 0]  # ln Σ e^φ
+        estimate = phi_q.squeeze(-1).float().mean(1) - (normaliser - math.log(prior.shape[1]))
+        return estimate, logs, *units_q, *units_p
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -244,13 +245,13 @@ class _Critic(Grouped):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Any, ...]:
-        of_samples, _, *of_network, _ = ctx.needs_input_grad
-        wanted = (of_samples, any(of_network), len(of_network) // 2)
+        wants_samples, _, *wants_layers, _ = ctx.needs_input_grad
+        wanted = (wants_samples, any(wants_layers), len(wants_layers) // 2)
         found = _CriticBackward.apply(gradient, *ctx.saved_tensors, wanted)  # type: ignore[no-untyped-call]
-        on_samples, *on_network = found
-        if not any(of_network):
-            on_network = [None] * len(of_network)
-        return on_samples if of_samples else None, None, *on_network, None
+        grad_samples, *grad_layers = found
+        if not any(wants_layers):
+            grad_layers = [None] * len(wants_layers)
+        return grad_samples if wants_samples else None, None, *grad_layers, None
 
     @classmethod
     def shared(cls, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...]) -> tuple[int, ...]:
@@ -266,37 +267,37 @@ class _CriticBackward(OnceDifferentiable, Grouped):
     def forward(gradient: Tensor, samples: Tensor, prior: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
         from fewsure.kernels.triton import layers
 
-        *tensors, (of_samples, of_network, count) = inputs
+        *tensors, (wants_samples, wants_layers, count) = inputs
         weights, logs, units = tensors[:count], tensors[2 * count], tensors[2 * count + 1 :]
         groups, several = samples.shape[:2]
-        on_samples, on_prior = _halves(units)
-        sides = [([samples, *on_samples], (gradient / several)[:, None].expand(-1, several))]
-        if of_network:
-            sides.append(([prior, *on_prior], -gradient[:, None] * logs.exp()))
-        of_weights: list[Tensor] = []
-        of_biases: list[Tensor] = []
-        of_inputs = gradient.new_empty(groups, 0)
-        for inputs_of, of_outputs in sides:
-            delta = of_outputs.to(samples.dtype).unsqueeze(-1)
-            sums = of_outputs.sum(1, keepdim=True)
+        units_q, units_p = _halves(units)
+        sides = [([samples, *units_q], (gradient / several)[:, None].expand(-1, several))]
+        if wants_layers:
+            sides.append(([prior, *units_p], -gradient[:, None] * logs.exp()))
+        grad_weights: list[Tensor] = []
+        grad_biases: list[Tensor] = []
+        grad_samples = gradient.new_empty(groups, 0)
+        for layer_inputs, grad_phi in sides:
+            delta = grad_phi.to(samples.dtype).unsqueeze(-1)
+            sums = grad_phi.sum(1, keepdim=True)
             for place, number in enumerate(reversed(range(count))):
-                x = inputs_of[number].expand(groups, -1, -1)
-                if of_network and len(of_weights) < count:
-                    of_weights.append(torch.bmm(x.mT, delta))
-                    of_biases.append(sums)
-                elif of_network:
-                    of_weights[place].baddbmm_(x.mT, delta)
-                    of_biases[place] += sums
+                x = layer_inputs[number].expand(groups, -1, -1)
+                if wants_layers and len(grad_weights) < count:
+                    grad_weights.append(torch.bmm(x.mT, delta))
+                    grad_biases.append(sums)
+                elif wants_layers:
+                    grad_weights[place].baddbmm_(x.mT, delta)
+                    grad_biases[place] += sums
                 if number:
                     before = _products(delta, weights[number].mT)
-                    delta, sums = layers.deactivate(before, x.contiguous(), "relu", sums=of_network)
-            if of_samples and inputs_of is sides[0][0]:
-                of_inputs = _products(delta, weights[0].mT)
-        if not of_network:
-            return of_inputs, *(gradient.new_empty(groups, 0) for _ in range(2 * count))
-        on_network = (*reversed(of_weights), *reversed(of_biases))
+                    delta, sums = layers.deactivate(before, x.contiguous(), "relu", sums=wants_layers)
+            if wants_samples and layer_inputs is sides[0][0]:
+                grad_samples = _products(delta, weights[0].mT)
+        if not wants_layers:
+            return grad_samples, *(gradient.new_empty(groups, 0) for _ in range(2 * count))
+        grad_layers = (*reversed(grad_weights), *reversed(grad_biases))
         one_for_all = len(weights[0]) < groups
-        return of_inputs, *(found.sum(0, keepdim=True) if one_for_all else found for found in on_network)
+        return grad_samples, *(grad.sum(0, keepdim=True) if one_for_all else grad for grad in grad_layers)
 
 
 def _halves(items: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -316,7 +317,7 @@ class _Step(Grouped):
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, of_stepped: Tensor | None, of_rounded: Tensor | None) -> tuple[Any, ...]:
-        if of_rounded is not None:
-            of_rounded = of_rounded.float() if of_stepped is None else of_stepped + of_rounded
-        return of_stepped if of_rounded is None else of_rounded, None, None
+    def backward(ctx: Any, grad_stepped: Tensor | None, grad_rounded: Tensor | None) -> tuple[Any, ...]:
+        if grad_rounded is not None:
+            grad_rounded = grad_rounded.float() if grad_stepped is None else grad_stepped + grad_rounded
+        return grad_stepped if grad_rounded is None else grad_rounded, None, None

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fewsure.core.devices import rounded_type
+from fewsure.core.vectorise import for_components
 from fewsure.errors import require
 from fewsure.kernels.fused import Activation, fused_kernels_fit
 from fewsure.kernels.fused import layer as fused_layer
@@ -22,19 +24,21 @@ ALIGNED = 8
 
 
 def layer(x: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> Tensor:
-    """act(x W + b)."""
+    """act(x W + b), of one network or of K whose weights (K, in, out) and inputs (K, N, in) are stacked."""
     x, weight = _same_type(x, weight)
     if fused_kernels_fit(x):
-        return fused_layer(x, weight, bias, activation)
-    mapped = x @ weight
+        act = partial(fused_layer, activation=activation)
+        return act(x, weight, bias) if weight.dim() == 2 else for_components(act, x, weight, bias)
+    mapped = product(x, weight)
+    bias = bias if bias.dim() == 1 else bias.unsqueeze(-2)
     mapped = mapped + (bias if bias.dtype == mapped.dtype else bias.to(mapped.dtype))
     return mapped if activation == "none" else mapped.relu() if activation == "relu" else mapped.tanh()
 
 
 def product(x: Tensor, matrix: Tensor) -> Tensor:
-    """x @ matrix, with few bits if either has few."""
+    """x @ matrix, with few bits if either has few; one product for each of K networks."""
     x, matrix = _same_type(x, matrix)
-    return x @ matrix
+    return x @ matrix if matrix.dim() == 2 else for_components(torch.matmul, x, matrix)
 
 
 def _same_type(x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,7 +86,7 @@ class Mlp:
 
     def padded(self, params: Params, x: Tensor) -> Tensor:
         """Inputs as `aligned` weights take them."""
-        padding = len(params["0.weight"]) - x.shape[-1]
+        padding = params["0.weight"].shape[-2] - x.shape[-1]
         return functional.pad(x, (0, padding)) if padding else x
 
     @property

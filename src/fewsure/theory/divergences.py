@@ -20,12 +20,9 @@ from torch import Tensor
 
 from fewsure.core.devices import in_full
 from fewsure.errors import require
-from fewsure.kernels.fused import critic as fused_critic
 from fewsure.kernels.fused import fused_kernels_fit
 from fewsure.kernels.fused import moment_kl as fused_moment_kl
-from fewsure.networks.mlp import Mlp
 from fewsure.theory.concentration import Reading, require_share, upper_limit
-from fewsure.types import Params
 
 VARIANCE_FLOOR = 1e-10
 """Added to sample variances, so that a weight that the generator holds constant has a finite logarithm."""
@@ -48,7 +45,9 @@ def gaussian_kl(
     return 0.5 * (ratio + (mean - prior_mean).square() / prior_variance - 1 - ratio.log()).sum()
 
 
-def isotropic_kl(squared_norm: Tensor, count: int, variance: float, prior_variance: float) -> Float[Tensor, ""]:
+def isotropic_kl(
+    squared_norm: Float[Tensor, "*K"], count: int, variance: float, prior_variance: float
+) -> Float[Tensor, "*K"]:
     """KL[N(mean, v I) ‖ N(0, v₀ I)] in n dimensions, exact, from ‖mean‖² and n = `count`.
 
     ½ [ n (v/v₀ − 1 − ln(v/v₀)) + ‖mean‖²/v₀ ]
@@ -72,7 +71,7 @@ def gaussian_reading(
     return Reading(float(gaussian_kl(*(number.expand_as(mean) for number in exact))), "exact")
 
 
-def semi_implicit_kl(means: Float[Tensor, "*S n"], std: float, prior_std: float) -> Float[Tensor, ""]:
+def semi_implicit_kl(means: Float[Tensor, "*K S n"], std: float, prior_std: float) -> Float[Tensor, "*K"]:
     """E_z KL[N(G(z), s²I) ‖ N(0, σ²I)] ≥ KL[q ‖ N(0, σ²I)], from samples G(z) of the means.
 
     q is the mixture over z of N(G(z), s²I), and the KL is convex in q, so the mean over z of the closed form
@@ -85,7 +84,7 @@ def semi_implicit_kl(means: Float[Tensor, "*S n"], std: float, prior_std: float)
     >>> semi_implicit_kl(torch.zeros(4, 3), std=1.0, prior_std=1.0)
     tensor(0.)
     """
-    return _semi_implicit(in_full(means).square().mean(), means.shape[-1], std, prior_std)
+    return _semi_implicit(in_full(means).square().mean((-2, -1)), means.shape[-1], std, prior_std)
 
 
 def semi_implicit_reading(means: Float[Tensor, "S *T n"], std: float, prior_std: float, delta: float) -> Reading:
@@ -116,14 +115,7 @@ def _semi_implicit(mean_square: Number, weights: int, std: float, prior_std: flo
     return 0.5 * weights * (ratio - 1 - math.log(ratio) + mean_square / prior_std**2)
 
 
-def moments(samples: Float[Tensor, "S n"]) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Mean and (unbiased) variance of each weight over the samples."""
-    samples = in_full(samples)
-    mean = samples.mean(0)
-    return mean, (samples - mean).square().sum(0) / (len(samples) - 1) + VARIANCE_FLOOR  # torch.var is slow on a CPU
-
-
-def moment_kl(samples: Float[Tensor, "S n"], prior_std: float) -> Float[Tensor, ""]:
+def moment_kl(samples: Float[Tensor, "*K S n"], prior_std: float) -> Float[Tensor, "*K"]:
     """KL[r ‖ N(0, σ²I)] of the Gaussian r with q's means and variances, corrected for the number of samples.
 
     For a q with a density KL[q ‖ p] = KL[r ‖ p] + KL[q ‖ r], since ln r/p is a sum of quadratics in single weights and
@@ -135,16 +127,16 @@ def moment_kl(samples: Float[Tensor, "S n"], prior_std: float) -> Float[Tensor, 
     which is taken off.
     """
     samples = in_full(samples)
-    count, weights = samples.shape
+    *_, count, weights = samples.shape
     log_bias = moment_log_bias(count, weights)
     if fused_kernels_fit(samples):
         return fused_moment_kl(samples, prior_std, VARIANCE_FLOOR) - log_bias
     # gaussian_kl(mean, v, 0, σ²) − Σ v/(2Sσ²) in few operations, since every step of a task differentiates it twice:
     # v + mean² − v/S is the mean of the squares, and the S−1 that v is divided by goes into the constant.
-    squares = samples.square().sum() / (2 * count * prior_std**2)
-    scatter = (samples - samples.mean(0)).square().sum(0) + (count - 1) * VARIANCE_FLOOR
+    squares = samples.square().sum((-2, -1)) / (2 * count * prior_std**2)
+    scatter = (samples - samples.mean(-2, keepdim=True)).square().sum(-2) + (count - 1) * VARIANCE_FLOOR
     constant = 0.5 * weights * (math.log((count - 1) * prior_std**2) - 1) - log_bias
-    return squares - 0.5 * scatter.log().sum() + constant
+    return squares - 0.5 * scatter.log().sum(-1) + constant
 
 
 def moment_log_bias(samples: int, weights: int) -> float:
@@ -158,13 +150,15 @@ def moment_reading(samples: Float[Tensor, "S n"], prior_std: float) -> Reading:
     return Reading(float(moment_kl(samples.double(), prior_std)), "lower estimate")
 
 
-def standardise(samples: Float[Tensor, "S n"]) -> Float[Tensor, "S n"]:
-    """Samples with their own means and variances taken out: what is left of q is compared with N(0, I)."""
-    mean, variance = moments(samples)
-    return (samples - mean) / variance.sqrt()
+def standardise(samples: Float[Tensor, "*K S n"]) -> Float[Tensor, "*K S n"]:
+    """Samples with their own means and (unbiased) variances taken out: the rest of q is compared with N(0, I)."""
+    samples = in_full(samples)
+    centred = samples - samples.mean(-2, keepdim=True)
+    variance = centred.square().sum(-2, keepdim=True) / (samples.shape[-2] - 1)  # torch.var is slow on a CPU
+    return centred / (variance + VARIANCE_FLOOR).sqrt()
 
 
-def donsker_varadhan(on_posterior: Float[Tensor, " S"], on_prior: Float[Tensor, " R"]) -> Float[Tensor, ""]:
+def donsker_varadhan(on_posterior: Float[Tensor, "*K S"], on_prior: Float[Tensor, "*K R"]) -> Float[Tensor, "*K"]:
     """E_q[φ] − ln E_p[e^φ] ≤ KL[q ‖ p], from the critic's values on samples of each (Lemma 1 and Eq. (12)).
 
     A lower bound in the population only. On samples that φ was trained on it is biased up, and no lower bound above
@@ -174,16 +168,7 @@ def donsker_varadhan(on_posterior: Float[Tensor, " S"], on_prior: Float[Tensor, 
     tensor(0.)
     """
     on_posterior, on_prior = in_full(on_posterior), in_full(on_prior)
-    return on_posterior.mean() - (on_prior.logsumexp(0) - math.log(on_prior.shape[0]))
-
-
-def critic_estimate(network: Mlp, critic: Params, samples: Tensor, prior: Tensor) -> Float[Tensor, ""]:
-    """`donsker_varadhan` of a φ-network's values on samples of q and of p."""
-    if not fused_kernels_fit(samples):
-        return donsker_varadhan(network(critic, samples).squeeze(-1), network(critic, prior).squeeze(-1))
-    weights, biases = ([critic[name] for name in network.shapes if name.endswith(kind)] for kind in ("weight", "bias"))
-    of_q, of_p = (network.padded(critic, x).to(weights[0].dtype) for x in (samples, prior))
-    return fused_critic(of_q, of_p, weights, biases)
+    return on_posterior.mean(-1) - (on_prior.logsumexp(-1) - math.log(on_prior.shape[-1]))
 
 
 def critic_reading(on_posterior: Float[Tensor, " S"], on_prior: Float[Tensor, " R"]) -> Reading:

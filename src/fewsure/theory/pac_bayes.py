@@ -23,7 +23,8 @@ from fewsure.errors import require
 from fewsure.theory.concentration import Reading, kl_inverse, require_share
 
 Form = Literal["paper", "log", "kl"]
-Scalar = Float[Tensor, ""]
+Scalar = Float[Tensor, "*K"]
+"""One number, or one for each of K posteriors."""
 
 
 class Theorem1(NamedTuple):
