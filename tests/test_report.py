@@ -32,10 +32,10 @@ from fewsure.report.gallery import confident_mistakes
 from fewsure.report.html import Report, picture, points
 from fewsure.report.learning_curves import learning_curves_drawings, thinned
 from fewsure.report.page import small_enough, write_report
-from fewsure.report.provenance import train_command
 from fewsure.report.reference import REFERENCE, printed_for
 from fewsure.report.significance import best_and_tied
 from fewsure.report.styles import ALGORITHM_COLOURS, SPARE_COLOURS, RunStyle, display_name, run_styles
+from fewsure.report.train_command import train_command
 from fewsure.report.unseen_tasks import predict_unseen, predict_unseen_images
 from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
@@ -263,7 +263,10 @@ def test_what_does_not_differ_from_the_best_on_the_same_tasks_is_tied_with_it() 
     flat = torch.tensor(LEVELS).expand(200, -1)
     shift = 0.1 * torch.randn(200, 1, generator=generator)
     reliability = [flat + shift + 0.02, flat - shift - 0.02, flat + shift + 0.05]
-    records = [{"mse": score, "nll": score, "reliability": row} for score, row in zip(scores, reliability, strict=True)]
+    records = [
+        {"mse": score, "nll": score, "reliability": row, "fingerprint": torch.arange(200)}
+        for score, row in zip(scores, reliability, strict=True)
+    ]
     results = []
     for record in records:
         ece, mce = calibration_errors(record["reliability"].double().mean(0))
@@ -275,6 +278,8 @@ def test_what_does_not_differ_from_the_best_on_the_same_tasks_is_tied_with_it() 
         for record in records
     ]
     assert marked == best_and_tied(results, pieces)
+    others = [[record | {"fingerprint": torch.arange(200) + number}] for number, record in enumerate(records)]
+    assert best_and_tied(results, others) is None  # they are of different tasks
     assert {"mse", "nll"} <= marked[0] & marked[1]
     assert marked[2] == set()  # its calibration error is larger on every resample of the same tasks
     assert {"ece", "mce"} <= marked[0] | marked[1]

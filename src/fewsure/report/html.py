@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from fewsure.report.evaluation_tables import Column, columns_of, mean_cell, nois
 from fewsure.report.runs import Problem, ReportedRun
 from fewsure.report.styles import display_name, setting
 from fewsure.report.templating import templates
+from fewsure.report.train_command import train_command
 from fewsure.version import __version__
 
 COLOURS = {
@@ -63,7 +65,9 @@ def report_html(report: Report, *, left_out: Collection[str] = ()) -> str:
     return environment.get_template("report.html").render(
         picture=picture,
         points=points,
+        quote=shlex.quote,
         summary=summary,
+        train_command=train_command,
         paper_note=paper_note,
         columns_of=columns_of,
         noise_results=noise_results,

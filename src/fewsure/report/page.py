@@ -21,7 +21,7 @@ from fewsure.report.html import Report, Section, report_html
 from fewsure.report.learning_curves import learning_curves_drawings
 from fewsure.report.predictions import Predicted, predictions_drawings
 from fewsure.report.runs import Problem, ReportedRun, noted, read_runs
-from fewsure.report.significance import best_and_tied, same_tasks
+from fewsure.report.significance import best_and_tied
 from fewsure.report.styles import setting
 from fewsure.report.unseen_tasks import predict_unseen, predict_unseen_images
 
@@ -84,12 +84,11 @@ def _section(title: str, runs: Sequence[ReportedRun], seed: int, problems: list[
 
 def _best(runs: Sequence[ReportedRun]) -> dict[str, set[str]] | None:
     """A run's owner → its best scores; nothing is best of one, and None where the tasks differ."""
-    results, records = [run.result for run in runs], [run.records for run in runs if run.records is not None]
+    records = [run.records for run in runs if run.records is not None]
     if len(runs) == 1:
         return {}
-    if len(records) < len(runs) or not same_tasks(results, records):
-        return None
-    return {run.style.owner: best for run, best in zip(runs, best_and_tied(results, records), strict=True)}
+    best = best_and_tied([run.result for run in runs], records) if len(records) == len(runs) else None
+    return None if best is None else {run.style.owner: one for run, one in zip(runs, best, strict=True)}
 
 
 def _predictions(

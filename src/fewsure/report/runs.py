@@ -16,7 +16,6 @@ from fewsure.pipeline import evaluate_run
 from fewsure.report.certificates import certificate_text
 from fewsure.report.comparison import comparison_drawings
 from fewsure.report.evaluation_tables import columns_of, evaluation_tables
-from fewsure.report.provenance import evaluation_provenance, provenance
 from fewsure.report.reference import Result, printed_for
 from fewsure.report.styles import RunStyle, run_styles, setting
 from fewsure.training.runs import Checkpoint, Run
@@ -53,11 +52,6 @@ class ReportedRun(NamedTuple):
     def last(self) -> Mapping[str, Any]:
         """The last logged line."""
         return self.metrics[-1] if self.metrics else {}
-
-    @property
-    def provenance(self) -> Mapping[str, str]:
-        """Name → text: how it was made."""
-        return provenance(self.run, self.checkpoint.update, self.result, self.last)
 
     @property
     def printed(self) -> Result | None:
@@ -117,7 +111,8 @@ def _result(run: Run, device: torch.device, tasks: int, seed: int) -> dict[str, 
             raise ValueError("some of its numbers are missing")
         evaluation_tables([found])
         comparison_drawings("", setting(found), [found], [RunStyle("", "#000000")])
-        evaluation_provenance(found)
+        if not {"device", "version", "seed"} <= found.keys() or not _is_number(found["seconds"]):
+            raise ValueError("it does not say how it was made")
         if found["algorithm"] != run.experiment.algorithm_name or not found["tasks"] >= 2 or not _finite(found):
             raise ValueError("its numbers are no evaluation's")
     except DAMAGED as error:

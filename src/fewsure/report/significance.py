@@ -19,15 +19,13 @@ from fewsure.types import Records
 ERRORS = ("ece", "mce")
 
 
-def same_tasks(results: Sequence[Mapping[str, Any]], records: Sequence[Iterable[Records]]) -> bool:
-    """Whether evaluations are of the same tasks, so that they can be paired."""
+def best_and_tied(results: Sequence[Mapping[str, Any]], records: Sequence[Iterable[Records]]) -> list[set[str]] | None:
+    """For each run the scores in which it is best, or does not differ from the best (p ≥ 0.05) on the same tasks.
+
+    None if the evaluations are of different tasks, which cannot be paired.
+    """
     if any(result.get(name) != results[0].get(name) for result in results for name in SAME):
-        return False
-    return all(same_fingerprints(shards[0], one) for shards in zip(*records, strict=True) for one in shards)
-
-
-def best_and_tied(results: Sequence[Mapping[str, Any]], records: Sequence[Iterable[Records]]) -> list[set[str]]:
-    """For each run the scores in which it is best, or does not differ from the best (p ≥ 0.05) on the same tasks."""
+        return None
     best: dict[str, int] = {}
     for score in (*SCORES, *ERRORS):
         if all(score in result for result in results):
@@ -35,6 +33,8 @@ def best_and_tied(results: Sequence[Mapping[str, Any]], records: Sequence[Iterab
             best[score] = values.index(max(values) if score == "accuracy" else min(values))
     pairs = {(score, number): _Pair(score) for score in best for number in range(len(results)) if number != best[score]}
     for shards in zip(*records, strict=True):
+        if not all(same_fingerprints(shards[0], shard) for shard in shards):
+            return None
         for (score, number), pair in pairs.items():
             pair.add(shards[best[score]], shards[number])
     return [
