@@ -38,9 +38,7 @@ browser-test: install docs ## The report and the site in headless Chromium (inst
 	$(BIN)/python -m pytest tests/test_browser.py tests/test_site.py
 
 soak: install ## Faults, full disks, several processes, bad input and a long run (an hour); figures to docs/reliability.md
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target .venv/fuzz atheris \
-		|| echo "atheris cannot be installed here: inputs are changed at random alone" >&2
-	OMP_NUM_THREADS=1 PYTHONPATH=.venv/fuzz $(BIN)/python -m tests.reliability all --keep
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.reliability all --keep
 
 audit: ## Known vulnerabilities of the pinned dependencies (asks pypi.org)
 	test -x .venv/audit/bin/pip-audit || $(PYTHON) -m venv .venv/audit

@@ -1,7 +1,7 @@
 """Feature extraction: the networks, the classifier that they are trained as, and the folder that comes of it."""
 
+import dataclasses
 import json
-import math
 import signal
 from collections.abc import Callable
 from itertools import pairwise
@@ -27,6 +27,7 @@ from fewsure.types import Task
 
 CPU = torch.device("cpu")
 TINY = Recipe(width=0.05, epochs=2, batch=32, held_out=0.1)
+OPTIONS = ["--width", "0.05", "--epochs", "2", "--batch", "32", "--held-out", "0.1"]
 
 
 def pool_of(images: torch.Tensor, counts: list[int], prefix: str) -> Pool:
@@ -62,9 +63,6 @@ def made(pools: dict[Split, Pool], tmp_path_factory: pytest.TempPathFactory) -> 
 
 def contents(folder: Path, *names: str) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in names or sorted(path.name for path in folder.iterdir())}
-
-
-# ---------------------------------------------------------------------------------------------------------- networks
 
 
 def count(network: torch.nn.Module) -> int:
@@ -115,9 +113,6 @@ def test_a_block_equals_its_formula_written_out(float64: None) -> None:
     assert (block(x) - expected).abs().max() < 1e-12
 
 
-# ------------------------------------------------------------------------------------------------------ augmentation
-
-
 def test_crops_equal_a_reflected_and_shifted_image() -> None:
     images = torch.randint(256, (6, 3, 9, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     rows = torch.tensor([4, 1, 1, 0]).repeat(50)
@@ -138,6 +133,12 @@ def test_crops_equal_a_reflected_and_shifted_image() -> None:
     assert 70 < mirrored < 130
     still = crops(images, rows, padding=0, flip=False, generator=torch.Generator())
     assert torch.equal(still, images[rows])
+
+
+def test_unit_images_are_between_0_and_1() -> None:
+    images = torch.tensor([0, 51, 255], dtype=torch.uint8)
+    assert torch.allclose(unit(images.reshape(1, 3, 1, 1)).flatten(), torch.tensor([0, 0.2, 1]))
+    assert images.tolist() == [0, 51, 255]  # the originals are as they were
 
 
 def test_jitter_keeps_images_in_range_and_grey_images_grey() -> None:
@@ -165,9 +166,6 @@ def test_held_out_images_are_a_share_of_each_class_and_never_trained_on() -> Non
     assert sorted([*rows.tolist(), *held.tolist()]) == list(range(131))
     assert [int(((held >= a) & (held < b)).sum()) for a, b in ((0, 100), (100, 130), (130, 131))] == [10, 3, 0]
     assert not torch.equal(held, hold_out(pool, 0.1, seed=1)[1])
-
-
-# ---------------------------------------------------------------------------------------------------------- training
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -198,15 +196,11 @@ def test_the_first_update_is_nesterov_sgd_with_weight_decay(pools: dict[Split, P
     assert torch.allclose(head, old[1] - 0.2 * 1.9 * head.grad, atol=1e-6)
 
 
-def test_another_seed_is_another_network(pools: dict[Split, Pool], made: Path, tmp_path: Path) -> None:
+def test_the_weights_depend_on_the_seed_alone(pools: dict[Split, Pool], made: Path, tmp_path: Path) -> None:
     for seed in (0, 1):
-        recipe = Recipe(width=0.05, epochs=2, batch=32, held_out=0.1, seed=seed)
-        make_features(tmp_path / str(seed), "textures", pools, recipe, CPU)
+        make_features(tmp_path / str(seed), "textures", pools, dataclasses.replace(TINY, seed=seed), CPU)
     weights = [contents(folder, "network.safetensors") for folder in (made, tmp_path / "0", tmp_path / "1")]
     assert weights[0] == weights[1] != weights[2]
-
-
-# -------------------------------------------------------------------------------------------------------- extraction
 
 
 def test_features_do_not_depend_on_the_batch(made: Path, pools: dict[Split, Pool]) -> None:
@@ -250,9 +244,6 @@ def test_a_shift_between_support_and_query_sets_does_not_reach_centred_class_mea
     assert centred is not None
     assert alone["accuracy"]["mean"] == 0.5  # all queries are nearest to the same mean
     assert centred["accuracy"]["mean"] == 1.0
-
-
-# -------------------------------------------------------------------------------------------------------- the folder
 
 
 def test_the_folder_holds_features_of_all_splits_and_says_how_they_were_made(
@@ -316,7 +307,16 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, update: int, act: Callable[[], No
     monkeypatch.setattr(Training, "step", interrupted)
 
 
-@pytest.mark.parametrize("update", [3, 9, 11])
+SAME = ("network.safetensors", *(f"{split}.npz" for split in SPLITS))
+"""Files that hold no times."""
+
+
+def losses(folder: Path) -> set[tuple[int, float]]:
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return {(line["update"], line["loss"]) for line in lines}
+
+
+@pytest.mark.parametrize("update", [3, 9])  # in an epoch, at the end of one
 def test_a_stopped_training_resumes_bit_for_bit(
     update: int, made: Path, pools: dict[Split, Pool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,16 +330,8 @@ def test_a_stopped_training_resumes_bit_for_bit(
     with pytest.raises(FewsureError, match="already holds features or their making; add --resume"):
         make_features(out, "textures", pools, TINY, CPU)
     make_features(out, "textures", pools, TINY, CPU, resume=True)
-    same = ("network.safetensors", *(f"{split}.npz" for split in SPLITS))
-    assert contents(out, *same) == contents(made, *same)
-    losses = [
-        [
-            (line["update"], line["loss"])
-            for line in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-        ]
-        for folder in (out, made)
-    ]
-    assert set(losses[1]) <= set(losses[0])
+    assert contents(out, *SAME) == contents(made, *SAME)
+    assert losses(made) <= losses(out)
 
 
 @pytest.mark.parametrize("where", ["first update", "between checkpoints", "extraction", "publication"])
@@ -365,8 +357,7 @@ def test_a_killed_process_leaves_no_output_and_resumes_bit_for_bit(
             make_features(out, "textures", pools, TINY, CPU)
     assert not out.exists()
     make_features(out, "textures", pools, TINY, CPU, resume=True)
-    same = ("network.safetensors", *(f"{split}.npz" for split in SPLITS))
-    assert contents(out, *same) == contents(made, *same)
+    assert contents(out, *SAME) == contents(made, *SAME)
     assert not work_folder(out).exists()
 
 
@@ -377,7 +368,7 @@ def test_finished_features_are_left_as_they_are(made: Path, pools: dict[Split, P
     with pytest.raises(FewsureError, match="already holds features"):
         make_features(made, "textures", pools, TINY, CPU)
     with pytest.raises(FewsureError, match=r"`epochs` is 2 in .*, but got 3"):
-        make_features(made, "textures", pools, Recipe(width=0.05, epochs=3, batch=32, held_out=0.1), CPU, resume=True)
+        make_features(made, "textures", pools, dataclasses.replace(TINY, epochs=3), CPU, resume=True)
     changed = pools | {"test": pools["test"]._replace(checksum="another")}
     with pytest.raises(FewsureError, match="`checksums` is"):
         make_features(made, "textures", changed, TINY, CPU, resume=True)
@@ -434,15 +425,6 @@ def test_a_diverging_training_says_so(pools: dict[Split, Pool], tmp_path: Path) 
     assert not (tmp_path / "x").exists()
 
 
-def test_unit_images_are_between_0_and_1() -> None:
-    images = torch.tensor([0, 51, 255], dtype=torch.uint8).reshape(1, 3, 1, 1)
-    assert torch.allclose(unit(images).flatten(), torch.tensor([0, 0.2, 1]))
-    assert math.isclose(float(images.sum()), 50 + 256)  # the originals are as they were
-
-
-# -------------------------------------------------------------------------------------------------------- the command
-
-
 @pytest.fixture
 def stored(pools: dict[Split, Pool], monkeypatch: pytest.MonkeyPatch) -> None:
     """The command finds the textures under the name of a data set."""
@@ -454,10 +436,9 @@ def test_the_command_makes_features_and_resumes_with_the_options_it_was_started_
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    options = ["--width", "0.05", "--epochs", "2", "--batch", "32", "--held-out", "0.1"]
     with monkeypatch.context() as patch:
         interrupt(patch, 5, lambda: signal.raise_signal(signal.SIGTERM))
-        assert main(["features", *options, "--device", "cpu", "--out", "here"]) == 128 + signal.SIGTERM
+        assert main(["features", *OPTIONS, "--device", "cpu", "--out", "here"]) == 128 + signal.SIGTERM
     assert "holds a checkpoint" in capsys.readouterr().err
     assert main(["features", "--device", "cpu", "--out", "here", "--resume", "--json"]) == 0
     printed = capsys.readouterr()

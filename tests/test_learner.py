@@ -66,15 +66,16 @@ NUMBERS = 1000 + 50 * np.random.default_rng(4).normal(size=(9, 2))
 def classifiers() -> dict[str, Learner]:
     made = {}
     for name in CLASSIFICATION:
-        learner = Learner(name, data=blobs(), way=3, shot=2, query=4, **TINY.get(name, {}), **TRAINING)
-        made[name] = learner.train(updates=2)
+        options = {"way": 3, "shot": 2, "query": 4, "softmax_temperature": 1.0} | TINY.get(name, {})
+        made[name] = Learner(name, data=blobs(), **options, **TRAINING).train(updates=2)
     return made
 
 
 @pytest.fixture(scope="module")
 def regressors() -> dict[str, Learner]:
+    options: dict[str, Any] = TRAINING | {"noise_std": 2.0}
     return {
-        name: Learner(name, data=line_tasks(), **TINY.get(name, {}), **TRAINING).train(updates=2) for name in REGRESSION
+        name: Learner(name, data=line_tasks(), **TINY.get(name, {}), **options).train(updates=2) for name in REGRESSION
     }
 
 
@@ -471,7 +472,9 @@ def test_what_predicts_is_what_was_certified(regressors: dict[str, Learner]) -> 
     """
     cpu = torch.device("cpu")
     wide = SIMPA | {"generator_hidden": (8, 150), "precision": "bf16"}
-    rounded = Learner("simpa", data=line_tasks(), **wide, **TRAINING | {"hidden": (40, 40)}).train(updates=2)
+    rounded = Learner("simpa", data=line_tasks(), **wide, **TRAINING | {"hidden": (40, 40), "noise_std": 2.0}).train(
+        updates=2
+    )
     learners = {name: regressors[name] for name in ("simpa", "abml", "vampire", "platipus", "bmaml")}
     for name, learner in (learners | {"simpa, rounded": rounded}).items():
         run = learner._trained().run
@@ -499,7 +502,7 @@ def test_what_predicts_is_what_was_certified(regressors: dict[str, Learner]) -> 
 @pytest.mark.parametrize("components", [1, 2])
 def test_an_adapted_simpa_task_is_small_in_memory_and_in_its_file(components: int, tmp_path: Path) -> None:
     options = {"latent": 8, "generator_hidden": (64, 128), "kl_samples": 4, "inner_steps": 2, "hidden": (40, 40)}
-    options["components"] = components
+    options |= {"components": components, "noise_std": 2.0}
     learner = Learner("simpa", data=line_tasks(), tasks=2, device="cpu", **options).train(updates=1)
     x, y = line_tasks()[0]
     one, two = (learner.adapt(x[:5], y[:5] + shift) for shift in (0, 1))

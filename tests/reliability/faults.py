@@ -11,8 +11,6 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -44,7 +42,6 @@ EXPERIMENT = Experiment(
 TIMES = ("seconds", "tasks_per_second")
 REFUSED = 77
 """Exit code of a training that ended in an OSError, as it should on a full disk."""
-PAGE = 4096
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -66,19 +63,16 @@ def kills(points: int = 30, every_write: int = 1, seed: int = 0) -> dict[str, An
         }
 
 
-def full_disk(every_write: int = 1, *, mount: bool = True) -> dict[str, Any]:
-    """No space left: at each write in turn, under a limit on the size of files, and on a small file system."""
+def full_disk(every_write: int = 1) -> dict[str, Any]:
+    """No space left: at each write in turn, and under a limit on the size of files."""
     with tempfile.TemporaryDirectory() as place:
         trials = Trials(Path(place))
-        found = {
+        return {
             "at_a_write": summary(
                 [trials.after(broken_at(call, True, no_space)) for call in range(0, trials.calls, every_write)]
             ),
             "size_limit": summary([trials.after(limited(trials.largest * share // 8)) for share in range(1, 8)]),
         }
-        if mount:
-            found["small_file_system"] = small_file_system(Path(place))
-        return found
 
 
 def terminated(updates: int = 200) -> dict[str, Any]:
@@ -305,41 +299,6 @@ def kill() -> None:
 def no_space() -> None:
     """As a full disk does."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def small_file_system(place: Path, rooms: tuple[int, ...] = (1, 2, 3, 4, 5, 6)) -> dict[str, Any] | str:
-    """The command on a tmpfs that something else has filled up to a few pages; resumed when there is room again."""
-    mounted = place / "small"
-    mounted.mkdir()
-    asked = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mounted)]
-    if subprocess.run(asked, check=False, capture_output=True).returncode:
-        return "not tried: root alone can mount a file system"
-    results, messages, codes = [], set(), set()
-    try:
-        by_command(place / "reference")
-        for pages in rooms:
-            folder, ballast = mounted / "run", mounted / "ballast"
-            ballast.write_bytes(bytes(2**20 - PAGE * (pages + 1)))
-            ended = by_command(folder)
-            codes.add(ended.returncode)
-            messages |= {line for line in ended.stderr.splitlines() if line.startswith("fewsure: ")}
-            torn, unfinished = [path.name for path in torn_files(folder)], has_unfinished_line(folder)
-            ballast.unlink()
-            by_command(folder)
-            broke, equal = ended.returncode != 0, state(folder) == state(place / "reference")
-            results.append({"broke": broke, "torn": torn, "unfinished": unfinished, "equal": equal, "from": 0})
-            shutil.rmtree(folder)
-    finally:
-        subprocess.run(["umount", str(mounted)], check=True)
-    words = sorted({"No space left on device" in message for message in messages})
-    found = {name: value for name, value in summary(results).items() if name != "resumed_from_updates"}
-    return {**found, "exit_codes": sorted(codes), "messages_name_the_disk": words == [True]}
-
-
-def by_command(folder: Path) -> "subprocess.CompletedProcess[str]":
-    """A small training by `fewsure train`, started or resumed."""
-    command = [sys.executable, "-m", "fewsure", *command_options(folder, updates=12)]
-    return subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
 
 
 def command_options(folder: Path, updates: int) -> list[str]:

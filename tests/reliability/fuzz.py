@@ -55,8 +55,6 @@ from fewsure.theory import conformal
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.runs import Run
 
-from .faults import ROOT
-
 CPU = torch.device("cpu")
 NAMES = (
     *("run: config.json", "run: checkpoint", "run: best checkpoint", "run: metrics.jsonl", "run: evaluation.json"),
@@ -106,27 +104,6 @@ def fuzz(inputs: int = FULL, seed: int = 0) -> dict[str, Any]:
         "crashes": sum(counts["crashed"] for counts in results.values()),
         "done_outside": len(outside),
         "seconds": round(time.perf_counter() - began, 1),
-    }
-
-
-def guided(inputs: int) -> dict[str, Any] | str:
-    """The same with atheris, which looks for inputs that reach new code, where it is installed."""
-    found: dict[str, Any] = {}
-    for name in NAMES:
-        with tempfile.TemporaryDirectory(dir=in_memory()) as place:
-            command = [sys.executable, "-m", "tests.reliability.guided", name, str(inputs // len(NAMES)), place]
-            ended = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
-        if "No module named 'atheris'" in ended.stderr:
-            return "not tried: atheris is not installed"
-        assert ended.returncode == 0, ended.stderr[-3000:]
-        found[name] = json.loads(ended.stdout.splitlines()[-1])
-        if found[name]["crashed"]:
-            print(f"{name}:\n{ended.stderr[-3000:]}", file=sys.stderr)
-    return {
-        "inputs": sum(counts["inputs"] for counts in found.values()),
-        "crashes": sum(counts["crashed"] for counts in found.values()),
-        "done_outside": sum(counts["done_outside"] for counts in found.values()),
-        "readers": found,
     }
 
 

@@ -114,7 +114,7 @@ def load_network(folder: Path, device: torch.device | str = "cpu") -> ResidualNe
     try:
         network = build_network(recipe, channels).to_empty(device=device)
         network.load_state_dict(load_file(path, device=str(device)))
-    except (SafetensorError, OSError, RuntimeError, OverflowError) as error:
+    except (SafetensorError, OSError, RuntimeError, TypeError, ValueError, OverflowError) as error:
         raise FewsureError(f"{path} is damaged or of another network ({error}); make the features anew") from error
     return network.eval()
 
