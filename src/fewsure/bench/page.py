@@ -98,7 +98,7 @@ def _maml_beside(row: Row, rows: Sequence[Row]) -> Row | None:
 
 
 def _counted(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The paper's count beside what is measured, of the methods that it counts, relative to MAML."""
+    """The paper's count beside measurements, for the methods that it counts, relative to MAML."""
     cases = {(case.method, case.tasks): case for case in headline_cases()}
     found = []
     for row in rows:

@@ -1,1 +1,1 @@
-"""What runs found, as figures, tables and one page."""
+"""Results of runs as figures, tables and one page."""

@@ -24,7 +24,7 @@ APART = "Each statement holds on its own; they are not guaranteed jointly."
 SCORES = {"probability": "1 − p", "scaled residual": "|y − mean| / spread", "residual": "|y − mean|"}
 BEGIN, END = "<!-- certificates, made by `fewsure certify --page` -->", "<!-- end of certificates -->"
 SAME = ("algorithm", "data", "way", "shot", "preset", "train_seed", "unit")
-"""What names an object of the list: one with the same values is replaced."""
+"""The names of an object in the list, which replaces one with the same values."""
 
 
 # One run
@@ -37,12 +37,12 @@ def certificate_text(record: Record) -> str:
 
 
 def certificate_title(record: Record) -> list[str]:
-    """What the statements are about."""
+    """The environment, the assumption and the loss of the statements."""
     return [record["environment"], f"assumed: {record['assumed']}", f"loss: {record['loss']}"]
 
 
 def certificate_table(record: Record) -> Table:
-    """The statements; what was measured beside one is indented below it."""
+    """The statements; measured values are indented below the statement that they check."""
     return Table("", HEADERS, [*_held_out(record), *_conformal(record), *_theorem(record["theorem_2"])])
 
 
@@ -136,7 +136,7 @@ def coverage(found: Record) -> str:
 
 
 def yes(fact: bool) -> str:
-    """Or no."""
+    """A fact in a cell: yes or no."""
     return "yes" if fact else "no"
 
 

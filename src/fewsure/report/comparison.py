@@ -12,7 +12,7 @@ from fewsure.report.reference import Result, printed_once
 from fewsure.report.styles import RunStyle
 
 EASY = 0.9
-"""Where every accuracy is above it, bars show what is wrong: those of what is right would look alike."""
+"""If every accuracy is above this, bars show errors, since bars of accuracies would look alike."""
 
 
 def comparison_drawings(

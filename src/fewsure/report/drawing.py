@@ -1,7 +1,6 @@
-"""What all figures share. They are matplotlib's Figure objects alone: no window system, no global state.
+"""The base of all figures: matplotlib's Figure objects alone, with no window system and no global state.
 
-A `Drawing` is a figure with what the page and the files beside it need: the owner of each part, the value at each
-point, and the data behind it.
+A `Drawing` is a figure with the owner of each part, a text at each point, and the data behind it.
 """
 
 import copy
@@ -27,7 +26,7 @@ PANEL = 4.8
 """Inches of a figure with one panel, which can be read on a phone."""
 DOTS_PER_INCH = 150
 QUIET = "#666666"
-"""The colour of what belongs to no run."""
+"""The colour of parts that belong to no run."""
 LONGEST_LABEL = 24
 SVG, LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 OWNED = "of:"
@@ -44,7 +43,7 @@ class Drawing:
 
     def __init__(self, name: str, caption: str, height: float, width: float = PANEL) -> None:
         self.name = name
-        """Of its files, without an ending."""
+        """The name of its files, without an ending."""
         self.caption = caption
         self.figure = Figure(figsize=(width, height), layout="constrained")
         self.rows: list[dict[str, object]] = []

@@ -50,7 +50,7 @@ class Report(NamedTuple):
 
     @property
     def figures(self) -> list[Drawing]:
-        """Of all sections."""
+        """The drawings of all sections."""
         return [drawing for section in self.sections for drawing in (*section.figures, *section.training)]
 
 

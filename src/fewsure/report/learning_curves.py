@@ -12,7 +12,7 @@ from fewsure.report.drawing import QUIET, Drawing, legend_below, legend_height, 
 from fewsure.report.styles import RunStyle
 
 MOST_POINTS = 300
-"""Of a curve as it is drawn; its CSV file has all of them."""
+"""The points of a drawn curve; its CSV file has all points that were logged."""
 
 VERY_UNEQUAL = 30.0
 """Curves whose largest values differ by more than this factor are drawn on a logarithmic scale."""

@@ -31,7 +31,7 @@ LARGEST_PAGE = 5_000_000
 
 
 class Written(NamedTuple):
-    """The files of a report, and what is wrong with its runs."""
+    """The files of a report, and the problems with its runs."""
 
     page: Path
     figures: list[Path]

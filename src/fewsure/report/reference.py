@@ -1,4 +1,4 @@
-"""What the paper prints, to stand beside our own numbers."""
+"""The figures that the paper prints, to stand beside our own."""
 
 import tomllib
 from collections.abc import Mapping, Sequence

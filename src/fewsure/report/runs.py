@@ -1,4 +1,4 @@
-"""The runs of a report: read, checked, evaluated if need be. What is wrong with one is noted, not raised."""
+"""The runs of a report: read, checked, evaluated if need be. A problem with one is noted, not raised."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,18 +24,18 @@ from fewsure.types import Records
 DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 """Raised by values that no version has written."""
 LARGEST = 1e100
-"""Of numbers that can be drawn."""
+"""The largest number that can be drawn."""
 
 
 class Problem(NamedTuple):
-    """What is wrong with a run, and what the report does about it."""
+    """A problem with a run, and its consequence for the report."""
 
     folder: Path
     says: str
 
 
 class ReportedRun(NamedTuple):
-    """What the page tells of a run."""
+    """A run with everything that the page shows of it."""
 
     run: Run
     style: RunStyle
@@ -45,7 +45,7 @@ class ReportedRun(NamedTuple):
     result: Mapping[str, Any]
     """Its evaluation, labelled by its style."""
     records: Iterable[Records] | None
-    """What the evaluation found of each task, shard by shard, if that can be read."""
+    """Scores of each task, shard by shard, if they can be read."""
     certificate: Mapping[str, Any] | None
 
     @property
@@ -71,7 +71,7 @@ def noted(problems: list[Problem], folder: Path, consequence: str) -> Iterator[N
 def read_runs(
     folders: Sequence[Path], device: torch.device, *, tasks: int, seed: int
 ) -> tuple[list[ReportedRun], list[Problem]]:
-    """Every run that can be shown, and what is wrong with the others, or with parts of these.
+    """Every run that can be shown, and the problems with the others or with parts of these.
 
     A run without an evaluation is evaluated on `tasks` unseen tasks of `seed`.
     """
@@ -106,7 +106,7 @@ def _result(run: Run, device: torch.device, tasks: int, seed: int) -> dict[str, 
     if found is None:
         return evaluate_run(run, device, tasks=tasks, seed=seed)
     try:
-        # What has every column and can be written as a table and drawn is whole.
+        # An evaluation is whole if it has every column and can be written as a table and drawn.
         if not {column.key for column in columns_of(found)[1:]} <= found.keys():
             raise ValueError("some of its numbers are missing")
         evaluation_tables([found])
@@ -168,7 +168,7 @@ def read_certificate(run: Run, problems: list[Problem]) -> dict[str, Any] | None
         return None
     try:
         certificate = dict(from_json(path.read_text(encoding="utf-8")))
-        certificate_text(certificate)  # what can be written as a table is whole
+        certificate_text(certificate)  # it is whole if it can be written as a table
         if certificate["checkpoint"] != checkpoint_digest(run):
             raise ValueError("it belongs to another checkpoint")
     except (OSError, *DAMAGED) as error:

@@ -1,7 +1,7 @@
 """Which runs are best, and which do not differ from the best significantly.
 
-The paper tests its two best methods (under its Table 1). Here every run on the same tasks is tested against the best:
-means over tasks by the paired t-test, calibration errors, which are pooled over tasks, by the paired bootstrap.
+The paper tests its two best methods (under its Table 1). Here every run on the same tasks is tested against the best.
+Means over tasks take the paired t-test. Calibration errors, which are pooled over tasks, take the paired bootstrap.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

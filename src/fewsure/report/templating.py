@@ -4,7 +4,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 
 def templates(package: str) -> Environment:
-    """The folder `templates` of a package. What is put into HTML is escaped; an unknown name is an error."""
+    """The folder `templates` of a package. HTML escapes the values that it shows; an unknown name is an error."""
     return Environment(
         loader=PackageLoader(package),
         autoescape=select_autoescape(),

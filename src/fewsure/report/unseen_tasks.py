@@ -1,4 +1,4 @@
-"""What a run predicts on the first unseen tasks of an evaluation, for drawing."""
+"""Predictions of a run on the first unseen tasks of an evaluation, for drawing."""
 
 from typing import NamedTuple
 
@@ -59,7 +59,7 @@ class UnseenImages(NamedTuple):
     labels: Tensor
     """(T, N), the true classes of the query examples."""
     names: list[list[str]]
-    """Of each task's classes."""
+    """The classes of each task."""
     probabilities: Tensor
     """(T, N, way)"""
 
