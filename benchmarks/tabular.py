@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import sklearn
 import torch
+from scipy.special import stdtrit
 from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -144,7 +145,7 @@ def measured(method: Method, countries: Mapping[str, Examples]) -> dict[str, Any
             )
         rows.append(np.mean(draws, 0))
     table = np.array(rows)
-    intervals = 1.96 * table.std(0, ddof=1) / np.sqrt(len(table))
+    intervals = stdtrit(len(table) - 1, 0.975) * table.std(0, ddof=1) / np.sqrt(len(table))
     found: dict[str, Any] = {
         name: {"mean": float(mean), "ci95": float(interval)}
         for name, mean, interval in zip(

@@ -15,6 +15,7 @@ from fewsure.report.certificates import BEGIN, END, certificates_section
 from fewsure.reproduce.page import results_page
 from fewsure.reproduce.results import read_results
 from fewsure.reproduce.targets import TARGETS
+from fewsure.training.experiment import load_preset
 
 from .reliability import figures
 
@@ -80,6 +81,27 @@ def test_results_say_where_they_come_from(file: Path) -> None:
         expected = ORIGIN - {"seed"}  # timings
     assert parts
     assert all(expected <= set(part) for part in parts)
+
+
+@pytest.mark.parametrize("method", ["abml", "vampire", "platipus"])
+def test_the_page_of_a_gaussian_method_says_what_its_presets_leave_of_the_kl(method: str) -> None:
+    page = (DOCS / "methods" / f"{method}.md").read_text()
+    for data in ("omniglot", "features", "cifar-fs"):
+        weight = load_preset("recommended", method, data).algorithm.kl_weight  # type: ignore[attr-defined]
+        assert {1e-6: "1e-6", 1e-4: "1e-4", 1.0: "it is 1."}[weight] in page
+
+
+@pytest.mark.parametrize("data", ["sine-line", "omniglot"])
+def test_the_papers_presets_have_the_numbers_of_its_appendix_and_its_discussion(data: str) -> None:
+    for method in ("abml", "vampire"):
+        assert load_preset("paper", method, data).algorithm.train_samples == 4  # type: ignore[attr-defined]
+    assert load_preset("paper", "simpa", data).algorithm.warm_up_tasks == 1000  # type: ignore[attr-defined]
+
+
+def test_the_readme_says_what_its_results_do_not_show() -> None:
+    results = (ROOT / "README.md").read_text().split("## Results")[1]
+    for fact in ("no KL", "ensemble", "transductive", "BMAML has the lowest NLL", ".104"):
+        assert fact in results
 
 
 def anchors(page: Path) -> set[str]:

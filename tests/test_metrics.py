@@ -19,6 +19,7 @@ from fewsure.evaluation.metrics.calibration import (
 from fewsure.evaluation.metrics.paired import PairedScores
 from fewsure.evaluation.metrics.scores import brier_score, negative_log_likelihood
 from fewsure.evaluation.metrics.summary import GROUPS, TaskMean, TaskTotal, mean_over_tasks
+from fewsure.report.evaluation_tables import columns_of
 
 METHODS = ("MAML", "PLATIPUS", "BMAML", "ABML", "SImPa")
 
@@ -98,6 +99,15 @@ def test_bootstrap_intervals_hold_the_estimate_and_shrink_with_tasks() -> None:
     assert low <= ece <= high
     (low_few, high_few), _ = intervals(reliability[:40])
     assert high - low < high_few - low_few
+
+
+def test_the_interval_of_an_ece_is_biased_upwards_and_called_so() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        calibrated = torch.tensor(LEVELS) + 0.2 * torch.rand(50, 1, generator=generator) - 0.1
+        ((low, high), _) = intervals(calibrated + 0.1 * torch.randn(50, 11, generator=generator))
+        assert 0 < low < high
+    assert [column.header for column in columns_of({})[-2:]] == ["ECE [95 %, biased up]", "MCE [95 %, biased up]"]
 
 
 @pytest.mark.parametrize("tasks", [2, 700, GROUPS, GROUPS + 1, 2 * GROUPS + 4321])

@@ -143,7 +143,7 @@ def _error(name: str) -> Column:
         interval = ", ".join(f"{bound:.4f}" for bound in result.get(f"{name}_ci95", ()))
         return f"{result[name]:.4f}" + (f" [{interval}]" if interval else "")
 
-    return Column(f"{name.upper()} [95 %]", name, show)
+    return Column(f"{name.upper()} [95 %, biased up]", name, show)
 
 
 def _count(name: str) -> Column:

@@ -58,8 +58,8 @@ class TaskTotal:
         """[2.5 %, 97.5 %] over resamples of the groups, of statistics of the mean record (B, *D) such as (ECE, MCE).
 
         Calibration errors are not means over tasks (what they compare is averaged first), so they have no standard
-        error. Chance adds to a sum of |gaps|: the estimate is biased upwards and its resamples twice, so the interval
-        lies too high, the more the fewer the tasks, and never holds a true error of 0.
+        error. Chance adds to each |gap|: the estimate is biased upwards, and its resamples twice as much. The interval
+        lies too high, the more the fewer the tasks are, and never holds a true error of 0.
         """
         generator, groups = streams.generator(0, "bootstrap"), self._sums[: self.tasks]
         members = (self.tasks + GROUPS - 1 - torch.arange(len(groups))) // GROUPS
