@@ -45,8 +45,8 @@ WAY = (
 """(room, step): what happens to a task, from left to right."""
 LOOP = ("training", "loss", 1)
 """(room, step, column): the upper level, which changes the parameters that a task adapts."""
-LEFT, NAMES, COLUMN, LANE, TOP = 34, 390, 84, 44, 34
-CHIP = (68, 26)
+LEFT, NAMES, COLUMN, LANE, TOP = 34, 344, 78, 44, 34
+CHIP = (66, 26)
 
 
 def layers() -> list[list[str]]:

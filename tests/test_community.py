@@ -73,6 +73,11 @@ def test_the_citation_has_what_its_schema_requires() -> None:
     assert [author["family-names"] for author in paper["authors"]] == ["Nguyen", "Do", "Carneiro"]
 
 
+def test_the_changelog_has_a_section_for_the_version_and_one_for_changes_since() -> None:
+    sections = re.findall(r"^## \[(.*?)\](?: - \d{4}-\d\d-\d\d)?$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert sections[:2] == ["Unreleased", fewsure.__version__]
+
+
 def test_links_into_the_repository_have_its_address() -> None:
     files = [path for path in GITHUB.rglob("*") if path.is_file()]
     links = [link for path in files for link in re.findall(r"https://github\.com/[^)\s]+", path.read_text())]
