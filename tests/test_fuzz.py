@@ -18,7 +18,7 @@ from fewsure.errors import FewsureError
 from .reliability import short
 from .reliability.fuzz import NAMES, Reader, all_readers, attempt, structure, values_in
 
-INPUTS = 3400
+INPUTS = 2000
 
 
 @pytest.fixture(scope="module")

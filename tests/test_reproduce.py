@@ -204,16 +204,19 @@ def test_a_page_is_of_the_newest_results(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.slow
-def test_trainings_side_by_side_find_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trainings_side_by_side_find_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = {}
-    for jobs in (1, 2):
+    for jobs in (2, 1):
         out = ["--seeds", "1", "--out", str(tmp_path / str(jobs)), "--only", "maml", "--jobs", str(jobs)]
         assert main([*REGRESSION, *SMALL, *out]) == 0
         found[jobs] = json.loads(capsys.readouterr().out)
+        monkeypatch.setattr(run, "write_report", lambda *asked, **options: None)  # one will do
     for row in (*found[1], *found[2]):
         del row["seconds"], row["train_seconds"]
     assert found[1] == found[2]
-    assert all("<html" in (tmp_path / jobs / "report.html").read_text() for jobs in ("1", "2"))
+    assert "<html" in (tmp_path / "2" / "report.html").read_text()
 
 
 def test_the_first_error_of_work_side_by_side_is_raised() -> None:

@@ -3,14 +3,13 @@
 import multiprocessing
 import os
 import signal
+import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
-
-import torch
 
 from fewsure.core.progress import silenced
 from fewsure.core.signals import StopSignal
@@ -110,7 +109,8 @@ def _take_result(worker: Connection) -> None:
 def _work(asked: Connection, do: Callable[[Any], None], processes: int) -> None:
     """What a process does; it ends with the first error, and when there is nobody left to work for."""
     os.setpgrp()  # Ctrl-C is for the one that asks, which stops us
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
+    if torch := sys.modules.get("torch"):  # where `do` needs it; to import it takes a second
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
     error: BaseException | None = None
     while error is None:
         try:
