@@ -24,7 +24,7 @@ from fewsure.core.vectorise import take
 from fewsure.data.episodes import Episodes, RowTasks
 from fewsure.data.features import FeatureHeadOptions, Features
 from fewsure.data.memory import forget
-from fewsure.data.own.arrays import GivenClasses, GivenRegression, Source, classification_tasks, regression_tasks
+from fewsure.data.own.arrays import GivenClasses, GivenRegression, classification_tasks, regression_tasks
 from fewsure.data.own.tables import Table
 from fewsure.data.pools import SPLITS, Pool, restrict
 from fewsure.data.sets.sine_line import SineLine
@@ -613,7 +613,7 @@ def test_tasks_of_the_run_that_a_run_started_at_cannot_certify_it(given: bool, t
         if not given:
             return table
         options = {"shot": 3, "query": 6, "noise_std": 0.1}
-        return GivenRegression(**options, source=Source(table.rows()))
+        return GivenRegression(**options, source=table.rows())
 
     maml = untrained(tmp_path / "maml", dataclasses.replace(on_lines(tasks), data=data("first")))
     certify_run(maml, CPU, Request(delta=0.2))

@@ -119,7 +119,7 @@ def test_a_tar_file_whose_members_are_no_files_or_too_large_is_refused(
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name in ("meta", "train", "test"):
-            entry = tarfile.TarInfo(f"{cifar_fs.UNPACKED}/{name}")
+            entry = tarfile.TarInfo(f"{cifar_fs.FOLDER}/{name}")
             entry.type, entry.linkname = kind, entry.name
             entry.size = 5 if kind == tarfile.REGTYPE else 0
             archive.addfile(entry, io.BytesIO(b"12345"))

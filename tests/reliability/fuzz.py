@@ -391,7 +391,7 @@ def all_readers(place: Path) -> dict[str, Reader]:
 
     def streams(path: Path) -> None:
         with ExitStack() as stack:
-            for stream, where in cifar_fs._streams(path.parent, stack).values():
+            for stream, where in cifar_fs._streams(path, stack).values():
                 unpickle.load(stream, where)
 
     def checksums(path: Path) -> None:
@@ -478,7 +478,7 @@ def tars() -> list[bytes]:
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode=mode) as archive:
             for name in ("meta", "train", "test"):
-                entry = tarfile.TarInfo(f"{cifar_fs.UNPACKED}/{name}")
+                entry = tarfile.TarInfo(f"{cifar_fs.FOLDER}/{name}")
                 content = pickle.dumps({"names": ["a", "b"]})
                 entry.size = len(content)
                 archive.addfile(entry, io.BytesIO(content))

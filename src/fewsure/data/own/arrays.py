@@ -21,18 +21,11 @@ LIMIT = 1000
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Source:
-    """Rows that live in memory; two sources are the same only if they are one object."""
-
-    rows: Rows
-
-
 @dataclass(frozen=True)
 class Given(OwnRows):
     """Tasks that were given in Python."""
 
-    source: Source | None = field(default=None, metadata=UNRECORDED, repr=False)
+    source: Rows | None = field(default=None, metadata=UNRECORDED, repr=False)
 
     given = True
 
@@ -43,7 +36,7 @@ class Given(OwnRows):
                 "fewsure.Learner(…, data=tasks) or fewsure.load(folder, data=tasks); on the command line, name a file "
                 "with --data table, table-classes or images"
             )
-        return self.source.rows
+        return self.source
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,7 @@ def regression_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **
     typical = int(np.quantile([len(y) for _, y in gathered], 0.25))
     shot = options.get("shot", min(5, max(2, typical // 2)))
     sizes = {"shot": shot, "query": min(10, max(1, typical - shot))}
-    return GivenRegression(**(sizes | options), source=Source(rows))
+    return GivenRegression(**(sizes | options), source=rows)
 
 
 def classification_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **options: Any) -> GivenClasses:
@@ -146,7 +139,7 @@ def _classes(rows: Rows, way: int, smallest: int, options: dict[str, Any]) -> Gi
         raise FewsureError(f"expected examples of shape (N, D) or (N, C, H, W), but got {rows.x.shape}")
     query = min(15, max(1, smallest - options.get("shot", 1)))
     kind = GivenImages if rows.x.ndim == 4 else GivenClasses
-    return kind(**({"way": way, "query": query} | options), source=Source(rows))
+    return kind(**({"way": way, "query": query} | options), source=rows)
 
 
 def _checked(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:

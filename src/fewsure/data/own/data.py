@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -44,24 +44,19 @@ class OwnRows(Data):
 
     @property
     def fitted_scale(self) -> Scale:
-        return self.scale or _read(self).scale
+        return self.scale or _read(self)[1]
 
     def prepared(self) -> Self:
         forget()
-        return replace(self, scale=_read(replace(self, scale=None)).scale)
+        return replace(self, scale=_read(replace(self, scale=None))[1])
 
     def pool(self, split: Split) -> Pool:
-        return _read(self).pools[split]
-
-
-class _Read(NamedTuple):
-    pools: dict[Split, Pool]
-    scale: Scale
-    has_tasks: bool
+        return _read(self)[0][split]
 
 
 @remembered
-def _read(data: OwnRows) -> _Read:
+def _read(data: OwnRows) -> tuple[dict[Split, Pool], Scale]:
+    """The pool of each split, and its scale."""
     rows, what = data.usable(data.rows())
     splits = row_splits(rows, data.shares, what)
     train, is_target = splits == "train", rows.y.dtype.kind == "f"
@@ -78,7 +73,7 @@ def _read(data: OwnRows) -> _Read:
     pools = {
         split: pool_of_rows(Path(rows.where), x[part], rows.unit[part], groups[part]) for split, part in parts.items()
     }
-    return _Read(pools, scale, rows.task is not None)
+    return pools, scale
 
 
 @dataclass(frozen=True)
@@ -91,7 +86,7 @@ class OwnRegression(OwnRows, Regression):
     unit = "tasks"
 
     def usable(self, rows: Rows) -> tuple[Rows, str]:
-        needed = self.shot + self.query
+        needed = self.needed_examples
         names, counts = np.unique(rows.held_out, return_counts=True)
         if counts.max() < needed:
             raise FewsureError(
@@ -119,7 +114,7 @@ class OwnClassification(OwnRows, Classification):
 
     @property
     def draws_within_group(self) -> bool:
-        return self.within_group or _read(self).has_tasks
+        return self.within_group or any(super().pool("train").groups)
 
     def pool(self, split: Split) -> Pool:
         return self.large_enough(super().pool(split), split)

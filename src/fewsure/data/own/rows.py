@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,9 @@ ALIASES: dict[str, Split] = {"train": "train", "validation": "validation", "val"
 """What a split may be called."""
 
 
-class Rows(NamedTuple):
-    """N examples as they were given, checked: finite, and as many labels as examples."""
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """N examples as they were given, checked: finite, and as many labels as examples. No two are equal."""
 
     x: NDArray[Any]
     """(N, *D): floats, or the bytes of images."""
@@ -50,7 +52,7 @@ class Rows(NamedTuple):
     def take(self, which: NDArray[np.bool_]) -> "Rows":
         """The rows where `which` (N,) is true."""
         task, split = (None if names is None else names[which] for names in (self.task, self.split))
-        return self._replace(x=self.x[which], y=self.y[which], task=task, split=split)
+        return replace(self, x=self.x[which], y=self.y[which], task=task, split=split)
 
 
 def require_shares(shares: Shares) -> None:

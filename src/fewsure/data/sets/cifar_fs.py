@@ -21,7 +21,8 @@ from fewsure.data.pools import SPLITS, Split
 from fewsure.errors import FewsureError
 
 SHAPE = (3, 32, 32)
-ARCHIVE, UNPACKED = "cifar-100-python.tar.gz", "cifar-100-python"
+ARCHIVE, FOLDER = "cifar-100-python.tar.gz", "cifar-100-python"
+"""The official archive, and the folder in it."""
 
 # Super-category: classes for training / validation / testing.
 _TABLE = """
@@ -56,12 +57,8 @@ for _line in _TABLE.split("\n")[1:-1]:
 
 
 def _files(folder: Path, split: Split) -> list[Path]:
-    if found := archives.files(folder, SHORT[split]):
-        return found
-    if (folder / ARCHIVE).is_file():
-        return [folder / ARCHIVE]
-    unpacked = [folder / UNPACKED / name for name in ("meta", "train", "test")]
-    return unpacked if all(path.is_file() for path in unpacked) else []
+    archive = folder / ARCHIVE
+    return archives.files(folder, SHORT[split]) or ([archive] if archive.is_file() else [])
 
 
 def _read(folder: Path, split: Split, stack: ExitStack) -> list[Item]:
@@ -71,8 +68,8 @@ def _read(folder: Path, split: Split, stack: ExitStack) -> list[Item]:
             Item(label, groups.get(label, ""), name, partial(member.image, SHAPE))
             for (label, name), member in archives.images(folder, SHORT[split], "CLASS/NAME.png", stack)
         ]
-    with published_layout(folder / UNPACKED):
-        return _cifar_100(_streams(folder, stack), groups)
+    with published_layout(folder / ARCHIVE):
+        return _cifar_100(_streams(folder / ARCHIVE, stack), groups)
 
 
 def _cifar_100(streams: dict[str, tuple[IO[bytes], str]], groups: dict[str, str]) -> list[Item]:
@@ -94,18 +91,15 @@ def _cifar_100(streams: dict[str, tuple[IO[bytes], str]], groups: dict[str, str]
     return items
 
 
-def _streams(folder: Path, stack: ExitStack) -> dict[str, tuple[IO[bytes], str]]:
+def _streams(archive: Path, stack: ExitStack) -> dict[str, tuple[IO[bytes], str]]:
     """The three files of CIFAR-100, each with a name for people."""
     streams = {}
-    archive = folder / ARCHIVE
     try:
-        tar = stack.enter_context(tarfile.TarFile.open(archive)) if archive.is_file() else None
+        tar = stack.enter_context(tarfile.TarFile.open(archive))
         for name in ("meta", "train", "test"):
-            path = folder / UNPACKED / name
-            where = f"{archive}: {name}" if tar else str(path)
-            if tar:
-                archives.require_size(where, tar.getmember(f"{UNPACKED}/{name}").size, archives.MAX_STREAM)
-            stream: Any = tar.extractfile(f"{UNPACKED}/{name}") if tar else path.open("rb")
+            member, where = tar.getmember(f"{FOLDER}/{name}"), f"{archive}: {name}"
+            archives.require_size(where, member.size, archives.MAX_STREAM)
+            stream: Any = tar.extractfile(member)
             streams[name] = stack.enter_context(stream), where
     except (tarfile.TarError, lzma.LZMAError, TypeError, *archives.DAMAGED) as error:  # TypeError: for a folder
         raise archives.damaged(archive, error) from error
