@@ -98,16 +98,14 @@ def test_an_interrupted_transfer_is_resumed(with_ranges: bool, server: Server, t
     assert server.asked == [None, "bytes=700000-"]
 
 
-def test_a_transfer_that_had_all_of_it_is_finished(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "file.zip.partial").write_bytes(CONTENT)
+@pytest.mark.parametrize("more", [b"", b"more"])
+def test_a_partial_file_with_all_of_it_is_finished_and_one_too_long_fetched_anew(
+    more: bytes, server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "file.zip.partial").write_bytes(CONTENT + more)
     download(server.url, tmp_path / "file.zip", CHECKSUM)
     assert (tmp_path / "file.zip").read_bytes() == CONTENT
-
-
-def test_a_partial_file_that_is_too_long_is_fetched_anew(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "file.zip.partial").write_bytes(CONTENT + b"more")
-    download(server.url, tmp_path / "file.zip", CHECKSUM)
-    assert (tmp_path / "file.zip").read_bytes() == CONTENT
+    assert server.asked == [f"bytes={len(CONTENT + more)}-"] + [None] * bool(more)
 
 
 def test_a_wrong_checksum_leaves_nothing(server: Server, tmp_path: Path) -> None:
@@ -116,9 +114,6 @@ def test_a_wrong_checksum_leaves_nothing(server: Server, tmp_path: Path) -> None
     for part in (server.url, "0" * 32, hashlib.md5(CONTENT).hexdigest()):
         assert part in str(error.value)
     assert files(tmp_path) == []
-
-
-def test_a_partial_file_of_something_else_is_not_kept(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file.zip.partial").write_bytes(b"something else")
     with pytest.raises(FewsureError, match="published sha256"):
         download(server.url, tmp_path / "file.zip", CHECKSUM)
@@ -126,14 +121,11 @@ def test_a_partial_file_of_something_else_is_not_kept(server: Server, tmp_path: 
     assert (tmp_path / "file.zip").read_bytes() == CONTENT
 
 
-def test_what_is_not_there_is_one_line(server: Server, tmp_path: Path) -> None:
+def test_a_file_or_a_server_that_is_not_there_is_one_line(server: Server, tmp_path: Path) -> None:
     with pytest.raises(FewsureError, match=r"expected a file at .*nothing, but the server answered 404 Not Found"):
         download(server.url.replace("file.zip", "nothing"), tmp_path / "file.zip", None)
-    assert files(tmp_path) == []
-
-
-def test_a_server_that_is_not_there_is_one_line(server: Server, tmp_path: Path) -> None:
     closed = Server()
     closed.server_close()
     with pytest.raises(FewsureError, match=r"cannot be fetched \(.*refused\); run the command again"):
         download(closed.url, tmp_path / "file.zip", None)
+    assert files(tmp_path) == []

@@ -11,83 +11,68 @@ from fewsure.cli.main import main
 
 from .data_files import image_bytes, random_image, write_zip
 
-CLASSES, EACH = 6, 4
 OPTIONS = ["--data", "cifar-fs", "--way", "3", "--query", "2", "--updates", "2", "--tasks", "2", "--device", "cpu"]
 QUERY = ["--train-query", "2"]
-
-
-def members(each: int = EACH) -> dict[str, bytes]:
-    return {
-        f"class{number}/{image:02}.png": image_bytes(random_image(100 * number + image, 32))
-        for number in range(CLASSES)
-        for image in range(each)
-    }
+MEMBERS = {f"class{n // 4}/{n % 4:02}.png": image_bytes(random_image(n, 32)) for n in range(24)}
+OTHER = hashlib.sha256(b"something else").hexdigest()
 
 
 @pytest.fixture
 def small_cifar(own_data: Path) -> Path:
     """A few random images in CIFAR-FS's layout; the splits have the same classes, which no one but a test would do."""
     for split in ("train", "val", "test"):
-        write_zip(own_data / "cifar-fs" / f"{split}.zip", members())
+        write_zip(own_data / "cifar-fs" / f"{split}.zip", MEMBERS)
     return own_data / "cifar-fs"
 
 
 def cut(folder: Path) -> None:
-    path = folder / "train.zip"
-    path.write_bytes(path.read_bytes()[:-200])
+    (folder / "train.zip").write_bytes((folder / "train.zip").read_bytes()[:-200])
 
 
 def wrong_sum(folder: Path) -> None:
-    digest = hashlib.sha256(b"something else").hexdigest()
-    (folder / "SHA256SUMS").write_text(f"{digest}  train.zip\n")
+    (folder / "SHA256SUMS").write_text(f"{OTHER}  train.zip\n")
 
 
 def not_an_image(folder: Path) -> None:
-    write_zip(folder / "train.zip", members() | {"class2/03.png": b"no image"})
-
-
-def nothing(folder: Path) -> None:
-    pass
+    write_zip(folder / "train.zip", MEMBERS | {"class2/03.png": b"no image"})
 
 
 @pytest.mark.parametrize(
     ("damage", "options", "said"),
     [
         (cut, [], ["train.zip"]),
-        (wrong_sum, [], ["train.zip", "expected", hashlib.sha256(b"something else").hexdigest()[:8]]),
+        (wrong_sum, [], ["train.zip", "expected", OTHER[:8]]),
         (not_an_image, [], ["class2/03.png"]),
-        (nothing, ["--train-shot", "3"], ["class0", "5 examples", "4"]),
-        (nothing, ["--way", "9"], ["9 classes", "6"]),
+        (None, ["--train-shot", "3"], ["class0", "5 examples", "4"]),
+        (None, ["--way", "9"], ["9 classes", "6"]),
     ],
 )
-def test_what_cannot_be_trained_on_is_one_line_and_leaves_nothing(
-    damage: Callable[[Path], None],
+@pytest.mark.usefixtures("few_points")
+def test_what_cannot_be_trained_on_is_one_line_and_leaves_nothing_and_a_corrected_command_runs(
+    damage: Callable[[Path], None] | None,
     options: list[str],
     said: list[str],
     small_cifar: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    damage(small_cifar)
-    out = tmp_path / "run"
-    assert main(["train", "maml", *OPTIONS, *QUERY, *options, "--out", str(out), "--json"]) == 2
+    if damage:
+        damage(small_cifar)
+    command = ["train", "maml", *OPTIONS, *QUERY, "--out", str(tmp_path / "run"), "--json"]
+    assert main([*command, *options]) == 2
     (error,) = capsys.readouterr().err.strip().splitlines()  # and no progress
     assert all(word in error for word in said), error
-    assert not out.exists()
-    assert not [path for path in (tmp_path / "cache").rglob("examples.npy") if damage is not nothing]
+    assert not (tmp_path / "run").exists()
+    if damage:
+        assert not [*(tmp_path / "cache").rglob("examples.npy")]
+    else:
+        assert main(command) == 0
 
 
 @pytest.fixture
 def few_points(monkeypatch: pytest.MonkeyPatch) -> None:
     """A temperature is learned from one block of tasks."""
     monkeypatch.setattr("fewsure.evaluation.calibrate.POINTS", 1)
-
-
-@pytest.mark.usefixtures("few_points")
-def test_a_corrected_command_then_runs(small_cifar: Path, tmp_path: Path) -> None:
-    command = ["train", "maml", *OPTIONS, *QUERY, "--out", str(tmp_path / "run"), "--json"]
-    assert main([*command, "--way", "9"]) == 2
-    assert main(command) == 0
 
 
 @pytest.mark.usefixtures("few_points")

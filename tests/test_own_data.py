@@ -67,14 +67,10 @@ def classes_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def photos(tmp_path: Path, own_data: Path) -> Path:
     """12 class folders with 5 images of different sizes."""
     folder = tmp_path / "photos"
-    files = {
-        f"class {k:02}/{n}.{'png' if n % 2 else 'jpg'}": image_bytes(
-            random_image(10 * k + n, 20 + n), "PNG" if n % 2 else "JPEG"
-        )
-        for k in range(12)
-        for n in range(5)
-    }
-    write_tree(folder, files)
+    for number in range(60):
+        kind, name = ("PNG", "png") if number % 2 else ("JPEG", "jpg")
+        content = image_bytes(random_image(number, 20 + number % 5), kind)
+        write_tree(folder, {f"class {number // 5:02}/{number % 5}.{name}": content})
     return folder
 
 
@@ -99,12 +95,8 @@ def test_rows_become_tasks_that_are_scaled_by_the_training_rows(groups_csv: Path
     torch.testing.assert_close(train.mean(0), torch.zeros(3).double(), atol=1e-5, rtol=0)
     torch.testing.assert_close(train.std(0, correction=0), torch.ones(3).double(), atol=1e-5, rtol=0)
     task, facts = data.tasks("test", CPU).sample(50, streams.generator(0, "own"))
-    assert [tuple(part.shape) for part in (*task.support, *task.query)] == [
-        (50, 4, 2),
-        (50, 4, 1),
-        (50, 6, 2),
-        (50, 6, 1),
-    ]
+    shapes = [tuple(part.shape) for part in (*task.support, *task.query)]
+    assert shapes == [(50, 4, 2), (50, 4, 1), (50, 6, 2), (50, 6, 1)]
     rows = torch.cat([torch.cat(batch, -1) for batch in task[:2]], 1)
     for number in range(50):
         members = pools["test"].examples[12 * facts["task"][number] :][:12]
@@ -160,7 +152,7 @@ def test_images_of_any_size_are_resized_and_divided_by_class(photos: Path) -> No
 def test_a_class_with_too_few_examples_is_left_out(photos: Path, classes_csv: Path, tmp_path: Path) -> None:
     data = Images(folder=str(photos), image_size=16, way=2, query=4)
     small = data.pool("train").classes[0]
-    (photos / small / "1.png").unlink()
+    next((photos / small).iterdir()).unlink()
     assert data.prepared().pool("train").classes == tuple(sorted(Images(folder=str(photos)).pool("train").classes))[1:]
     assert small in dataclasses.replace(data, query=3).pool("train").classes
     assert small in dataclasses.replace(data, way=8).pool("train").classes  # eight are needed, and drawing says why
@@ -297,18 +289,8 @@ def test_train_and_evaluate_on_images_and_on_classes_of_a_table(
 ) -> None:
     small = ["--updates", "2", "--tasks", "2", "--device", "cpu", "--way", "2"]
     images = ["--data", "images", "--folder", str(photos), "--image-size", "16", "--query", "4", "--filters", "2"]
-    table_classes = [
-        "--data",
-        "table-classes",
-        "--file",
-        str(classes_csv),
-        "--label",
-        "species",
-        "--features",
-        "u",
-        "v",
-    ]
-    for name, options in {"images": images, "classes": [*table_classes, "--query", "4"]}.items():
+    classes = ["--data", "table-classes", "--file", str(classes_csv), "--label", "species", "--features", "u", "v"]
+    for name, options in {"images": images, "classes": [*classes, "--query", "4"]}.items():
         assert main(["train", "protonet", *options, *small, "--out", str(tmp_path / name)]) == 0
         assert main(["evaluate", str(tmp_path / name), "--tasks", "20", "--json"]) == 0
         *_, last = capsys.readouterr().out.splitlines()
@@ -339,62 +321,48 @@ def test_check_says_what_is_there_what_is_unusable_and_what_is_possible(
 
 
 CSV = "group,x,y\n" + "".join(f"g{number // 4},{number},{number % 3}\n" for number in range(40))
-WRONG_TABLES = {
-    "not there": (None, {}, "but nowhere.csv is not there"),
-    "no rows": ("group,x,y\n", {}, "it has none below the line with the column names"),
-    "empty": ("", {}, "expected the first line of .* to name every column"),
-    "an unknown column": (CSV, {"target": "z"}, "expected `target` to be one of group, x, y, but got 'z'"),
-    "no task column": (CSV, {"task_column": ""}, "expected `task_column` to name a column of .*, one of group, x, y"),
-    "text among numbers": (CSV.replace("g3,13,", "g3,many,"), {}, "numbers in column `x`, but row 14 has 'many'"),
-    "a column of text": (
-        CSV.replace("group,x,y", "group,x,y,z").replace("\n", ",late\n").replace(",z,late", ",z"),
-        {},
-        "column `z`, but it has text, for instance 'late'; encode it as numbers, or name the columns .* --features",
-    ),
-    "an empty cell": (
-        CSV.replace("g3,13,", "g3,,"),
-        {},
-        "column `x`, but row 14 is empty; fill it in, or leave the row out, or name",
-    ),
-    "NaN": (CSV.replace("g3,13,", "g3,nan,"), {}, "column `x`, but row 14 has 'nan'"),
-    "a row too short": (
-        CSV.replace("g3,13,1", "g3,13"),
-        {},
-        "expected 3 columns, as in its first line, but row 14 has 2",
-    ),
-    "a name twice": (CSV.replace("group,x,y", "group,y,y"), {}, "names of .* to differ, but `y` is there twice"),
-    "the target as an input": (CSV, {"features": ("y",)}, "to be columns to predict from, but `y` is no input"),
-    "one column for two things": (
-        CSV,
-        {"task_column": "y"},
-        "a column for each thing .*, but `y` is named for two .*; name another for one",
-    ),
-    "a list of one name": (
-        CSV,
-        {"features": "x"},
-        "expected `features` to be a list of any number of values, but got 'x'",
-    ),
-    "words for numbers": (CSV, {"shot": "two"}, "expected `shot` to be of type int, but got 'two'"),
-    "tasks too small": (
-        CSV,
-        {"shot": 5},
-        r"takes 7 rows \(shot . query\), but the largest of 10 tasks has 4; lower --shot",
-    ),
-    "other splits": (
-        CSV.replace("group,x,y", "group,x,y,part").replace("\n", ",late\n").replace(",part,late", ",part"),
-        {"split_column": "part"},
-        "splits to be train, validation or test, but got 'late'",
-    ),
-    "shares": (CSV, {"shares": (0.5, 0.5, 0.5)}, "three numbers above 0 .* that add up to 1"),
-}
 
 
-@pytest.mark.parametrize("case", WRONG_TABLES)
-def test_a_wrong_table_is_refused_with_what_to_do(case: str, tmp_path: Path) -> None:
-    text, changes, message = WRONG_TABLES[case]
-    path = tmp_path / "my.csv" if text is not None else Path("nowhere.csv")
-    if text is not None:
-        path.write_text(text)
+def with_cell(cell: str) -> str:
+    return CSV.replace("g3,13,", f"g3,{cell},")
+
+
+def with_column(name: str) -> str:
+    """A further column, which says `late` in each row."""
+    return CSV.replace("\n", ",late\n").replace("group,x,y,late", f"group,x,y,{name}")
+
+
+WRONG_TABLES: list[tuple[str | None, dict[str, object], str]] = [
+    (None, {}, "but nowhere.csv is not there"),
+    ("group,x,y\n", {}, "it has none below the line with the column names"),
+    ("", {}, "expected the first line of .* to name every column"),
+    (CSV, {"target": "z"}, "expected `target` to be one of group, x, y, but got 'z'"),
+    (CSV, {"task_column": ""}, "expected `task_column` to name a column of .*, one of group, x, y"),
+    (with_cell("many"), {}, "numbers in column `x`, but row 14 has 'many'"),
+    (
+        with_column("z"),
+        {},
+        "`z`, but it has text, for instance 'late'; encode it as numbers, or name the columns .* --fe",
+    ),
+    (with_cell(""), {}, "column `x`, but row 14 is empty; fill it in, or leave the row out, or name"),
+    (with_cell("nan"), {}, "column `x`, but row 14 has 'nan'"),
+    (CSV.replace("g3,13,1", "g3,13"), {}, "expected 3 columns, as in its first line, but row 14 has 2"),
+    (CSV.replace("group,x,y", "group,y,y"), {}, "names of .* to differ, but `y` is there twice"),
+    (CSV, {"features": ("y",)}, "to be columns to predict from, but `y` is no input"),
+    (CSV, {"task_column": "y"}, "a column for each thing .*, but `y` is named for two .*; name another for one"),
+    (CSV, {"features": "x"}, "expected `features` to be a list of any number of values, but got 'x'"),
+    (CSV, {"shot": "two"}, "expected `shot` to be of type int, but got 'two'"),
+    (CSV, {"shot": 5}, r"takes 7 rows \(shot . query\), but the largest of 10 tasks has 4; lower --shot"),
+    (with_column("part"), {"split_column": "part"}, "splits to be train, validation or test, but got 'late'"),
+    (CSV, {"shares": (0.5, 0.5, 0.5)}, "three numbers above 0 .* that add up to 1"),
+]
+
+
+@pytest.mark.parametrize(("text", "changes", "message"), WRONG_TABLES)
+def test_a_wrong_table_is_refused_with_what_to_do(
+    text: str | None, changes: dict, message: str, tmp_path: Path
+) -> None:
+    path = _written(tmp_path / "my.csv", text) if text is not None else Path("nowhere.csv")
     options = {"file": str(path), "task_column": "group", "target": "y", "shot": 2, "query": 2} | changes
     with pytest.raises(FewsureError, match=message):
         Table(**options).prepared()
