@@ -20,7 +20,7 @@ from fewsure.certification.predictor import CertifiedPredictor, new_draws, score
 from fewsure.certification.theorem import theorem_of
 from fewsure.cli.main import main
 from fewsure.core import streams
-from fewsure.core.vectorise import take
+from fewsure.core.vectorise import draw_per_task, take
 from fewsure.data.episodes import Episodes, RowTasks
 from fewsure.data.features import FeatureHeadOptions, Features
 from fewsure.data.memory import forget
@@ -42,8 +42,6 @@ from fewsure.training.runs import Run
 from .helpers import small_simpa, write_blobs
 
 CPU = torch.device("cpu")
-ROOT = Path(__file__).resolve().parents[1]
-CERTIFICATES = json.loads((ROOT / "results" / "certificates.json").read_text())
 
 
 def untrained(folder: Path, experiment: Experiment) -> Run:
@@ -83,22 +81,20 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_restricted_pool_has_the_examples_of_its_classes_and_no_others(classification: Run) -> None:
-    assert isinstance(classification.experiment.data, Features)
     pool = classification.experiment.data.pool("test")
     names = pool.classes[1::3][::-1]
     part = restrict(pool, names)
     assert part.classes == pool.classes[1::3]
-    for name in names:
-        (first, last), (own_first, own_last) = (p.starts[p.classes.index(name) :][:2].tolist() for p in (pool, part))
-        assert torch.equal(part.examples[own_first:own_last], pool.examples[first:last])
-    assert len(part.examples) == int(part.starts[-1])
+    of_class, of_part = (
+        dict(zip(one.classes, one.examples.split(one.counts.tolist()), strict=True)) for one in (pool, part)
+    )
+    assert all(torch.equal(rows, of_class[name]) for name, rows in of_part.items())
     assert len({pool.checksum, part.checksum, restrict(pool, names[1:]).checksum}) == 3
     with pytest.raises(FewsureError, match="1 are not, for instance 'unheard of'"):
         restrict(pool, ["unheard of", names[0]])
 
 
 def test_tasks_of_given_classes_are_what_the_sampler_draws_for_these_classes(classification: Run) -> None:
-    assert isinstance(classification.experiment.data, Features)
     episodes = Episodes(classification.experiment.data.pool("test"), way=3, shot=2, query=4)
     drawn, facts = episodes.sample(6, streams.generator(0, "test"))
     generator = streams.generator(0, "test")
@@ -112,9 +108,7 @@ def test_tasks_of_given_classes_are_what_the_sampler_draws_for_these_classes(cla
 
 def test_certified_tasks_are_of_one_half_of_the_test_classes_and_the_checks_of_both(classification: Run) -> None:
     experiment = classification.experiment
-    assert isinstance(experiment.data, Features)
-    names = experiment.data.pool("test").classes
-    calibration, test = split_classes(names)
+    calibration, test = split_classes(experiment.data.pool("test").classes)
     environment = environment_of(experiment, "tasks", 0, CPU)
     assert set(environment.unseen) == {"other tasks", "other classes"}
     for fresh, half in ((environment.certified, calibration), (environment.unseen["other classes"], test)):
@@ -229,9 +223,9 @@ def test_the_loss_of_a_task_is_the_clipped_error_of_the_mean_prediction(regressi
 
 
 def test_certificate_and_coverage_hold_on_many_other_tasks(classification: Run) -> None:
-    record = certify_run(classification, CPU, Request(tasks=400, alpha=0.2, verify=4000))
+    record = certify_run(classification, CPU, Request(tasks=400, alpha=0.2, verify=2000))
     held, measured = record["held_out"], record["measured"]
-    assert measured["tasks"] == 4000
+    assert measured["tasks"] == 2000
     assert measured["mean"] - measured["ci95"] <= held["limit"] <= measured["mean"] + 0.05
     other_tasks, other_classes = record["conformal"]["measured"]
     assert (other_tasks["on"], other_classes["on"]) == ("other tasks", "other classes")
@@ -256,8 +250,7 @@ def test_tasks_on_which_adaptation_diverged_count_as_lost(tmp_path: Path) -> Non
 def test_too_few_tasks_for_alpha_are_said_so(classification: Run) -> None:
     record = certify_run(classification, CPU, Request(tasks=8))
     sets = record["conformal"]
-    assert sets["threshold"] is None
-    assert sets["vacuous"]
+    assert (sets["threshold"], sets["vacuous"]) == (None, True)
     assert "needs 9" in sets["reason"]
     assert [found["coverage"] for found in sets["measured"]] == [1, 1]
     assert json.loads((classification.folder / "certificate.json").read_text()) == record
@@ -288,7 +281,7 @@ def test_with_weight_noise_theorem_2_is_rigorous_and_without_it_never() -> None:
 def test_the_loss_of_theorem_2_is_an_upper_bound_on_many_more_draws() -> None:
     experiment = sine_line(weight_noise=0.3)
     meta = experiment.algorithm.init(experiment.model, streams.generator(0, "init"))
-    few, many = (theorem_of(experiment, meta, delta=0.1, samples=samples, seed=0)[0][0] for samples in (20, 150))
+    few, many = (theorem_of(experiment, meta, delta=0.1, samples=samples, seed=0)[0][0] for samples in (10, 60))
     assert few.readings["loss"].value >= many.readings["loss"].value > 0.3
     assert few.readings["KL[q(w) ‖ p(w)]"].value >= many.readings["KL[q(w) ‖ p(w)]"].value
 
@@ -314,7 +307,7 @@ def test_theorem_2_of_a_mixture_is_that_of_its_components_when_they_are_the_same
     meta = one.algorithm.init(one.model, streams.generator(0, "init"))
     twice = {part: {name: torch.cat([value] * 2) for name, value in params.items()} for part, params in meta.items()}
     single, mixture = (
-        theorem_of(experiment, parts, delta=0.1, samples=60, seed=0)[0][0].readings
+        theorem_of(experiment, parts, delta=0.1, samples=40, seed=0)[0][0].readings
         for experiment, parts in ((one, meta), (two, twice))
     )
     names = ("loss", "KL[q(w) ‖ p(w)]", "KL[q(θ) ‖ p(θ)]")
@@ -324,33 +317,39 @@ def test_theorem_2_of_a_mixture_is_that_of_its_components_when_they_are_the_same
     assert mixture[names[0]].value == pytest.approx(single[names[0]].value, abs=0.1)
 
 
-@pytest.mark.parametrize("kl", ["critic", "moment+critic"])
-def test_a_mixture_is_certified_like_any_posterior(kl: str, tmp_path: Path) -> None:
-    run = untrained(tmp_path / "run", sine_line(kl=kl, components=2))
-    theorem = certify_run(run, CPU, Request(tasks=4, bound_samples=20))["theorem_2"]
-    assert theorem["critic"]["worth"] == "lower estimate"
-    assert len(theorem["bounds"]) == 3
+def test_the_mixture_that_predicts_is_the_one_that_is_bounded() -> None:
+    """Its components have equal shares, though 5 does not divide the 32 functions that are asked for."""
+    mixture, single = (sine_line(components=count) for count in (5, 1))
+    algorithm, model = mixture.algorithm, mixture.model
+    posterior = algorithm.init(model, streams.generator(0, "init"))
+    noise = draw_per_task(algorithm.prediction_noise(model, 32, 5), 1, streams.generator(0, "noise"))
+    noise, x = {name: draw[0] for name, draw in noise.items()}, torch.linspace(-5, 5, 9).unsqueeze(-1)
+    outputs = algorithm.predict(posterior, model, x, noise)
+    of_each = []
+    for number in range(5):
+        own, part = take(posterior, slice(number, number + 1)), take(noise, slice(number, number + 1))
+        of_each.append(single.algorithm.predict(own, model, x, part).mean(0))
+    torch.testing.assert_close(outputs.mean(0), torch.stack(of_each).mean(0))
+    assert len(outputs) == 35
 
 
 @pytest.mark.parametrize("kl", ["critic", "moment+critic"])
-def test_no_reading_of_a_critic_is_shown_as_a_kl(kl: str, tmp_path: Path) -> None:
-    run = untrained(tmp_path / "run", sine_line(kl=kl))
-    record = certify_run(run, CPU, Request(tasks=4, bound_samples=20))
+@pytest.mark.parametrize("components", [1, 2])
+def test_no_reading_of_a_critic_is_shown_as_a_kl(components: int, kl: str, tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", sine_line(kl=kl, components=components))
+    record = certify_run(run, CPU, Request(tasks=4, bound_samples=8))
     theorem = record["theorem_2"]
     assert theorem["critic"]["worth"] == "lower estimate"
-    assert theorem["critic"]["ceiling"] == pytest.approx(math.log(20))
+    assert theorem["critic"]["ceiling"] == pytest.approx(math.log(8))
+    assert len(theorem["bounds"]) == 3
     for bound in theorem["bounds"]:
         assert not bound["rigorous"]
         assert bound["readings"]["KL[q(w) ‖ p(w)]"]["value"] != theorem["critic"]["value"]
     lines = certificate_text(record).splitlines()
     (of_critic,) = (line for line in lines if "critic" in line)
-    assert "lower estimate, no KL; no more than ln(m_φ) = 3.00 can be read" in of_critic
+    assert "lower estimate, no KL; no more than ln(m_φ) = 2.08 can be read" in of_critic
     assert not any("≤" in line for line in lines if line.startswith("Theorem 2, "))
-
-
-def test_a_reading_above_its_ceiling_is_called_noise(tmp_path: Path) -> None:
-    record = certify_run(untrained(tmp_path / "run", sine_line(kl="critic")), CPU, Request(tasks=4, bound_samples=5))
-    record["theorem_2"]["critic"] |= {"value": 100.0, "reliable": False}
+    theorem["critic"] |= {"value": 100.0, "reliable": False}
     assert "can be read, so this is noise" in certificate_text(record)
 
 
@@ -421,29 +420,22 @@ def test_what_cannot_be_certified_is_one_line_and_changes_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Run.create(tmp_path / "run", sine_line())
-    assert main(["certify", str(tmp_path / "run"), "--device", "cpu"]) == 2
-    assert "has no checkpoint yet" in capsys.readouterr().err
-    assert set(files(tmp_path / "run")) == {"config.json"}
+def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    run = start_run(tmp_path / "run", sine_line(), resume=False)
+    with pytest.raises(FewsureError, match="has no checkpoint yet"):
+        certify_run(run, CPU, Request())
+    assert set(files(run.folder)) == {"config.json", "data.json"}
 
 
-def test_classes_of_training_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("split", "role"), [("train", "training"), ("validation", "validation")])
+def test_classes_of_training_and_of_validation_are_refused(split: str, role: str, tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", blobs(tmp_path / "blobs"))
-    shutil.copy(tmp_path / "blobs" / "test.npz", tmp_path / "blobs" / "train.npz")
+    shutil.copy(tmp_path / "blobs" / "test.npz", tmp_path / "blobs" / f"{split}.npz")
     forget()
     before = files(run.folder)
-    with pytest.raises(FewsureError, match=r"24 of 24 were classes of training, .* a certificate needs fresh ones"):
+    with pytest.raises(FewsureError, match=rf"24 of 24 were classes of {role}, .* a certificate needs fresh ones"):
         certify_run(run, CPU, Request(tasks=4))
     assert files(run.folder) == before
-
-
-def test_classes_of_validation_are_refused_whatever_they_were_used_for(tmp_path: Path) -> None:
-    run = untrained(tmp_path / "run", blobs(tmp_path / "blobs"))
-    shutil.copy(tmp_path / "blobs" / "test.npz", tmp_path / "blobs" / "validation.npz")
-    forget()
-    with pytest.raises(FewsureError, match="24 of 24 were classes of validation"):
-        certify_run(run, CPU, Request(tasks=4))
 
 
 def test_what_a_run_was_trained_on_is_recorded_and_refused_though_the_data_has_changed(tmp_path: Path) -> None:
@@ -452,15 +444,10 @@ def test_what_a_run_was_trained_on_is_recorded_and_refused_though_the_data_has_c
     assert {split: len(facts["ids"]) for split, facts in recorded["splits"].items()} == {"train": 24, "validation": 24}
     assert "train 03" not in (run.folder / "data.json").read_text()
     require_fresh(run, run.experiment)
-    shutil.move(tmp_path / "blobs" / "test.npz", tmp_path / "blobs" / "other.npz")
-    shutil.move(tmp_path / "blobs" / "train.npz", tmp_path / "blobs" / "test.npz")
-    shutil.move(tmp_path / "blobs" / "other.npz", tmp_path / "blobs" / "train.npz")
+    shutil.move(tmp_path / "blobs" / "train.npz", tmp_path / "blobs" / "test.npz")  # and no training split is left
     with pytest.raises(
         FewsureError, match=r"24 of 24 were classes of training, for instance 'train 00'; a certificate"
     ):
-        require_fresh(run, run.experiment)
-    (tmp_path / "blobs" / "train.npz").unlink()
-    with pytest.raises(FewsureError, match="24 of 24 were classes of training"):
         require_fresh(run, run.experiment)
     for content in ("{", json.dumps(recorded | {"streams": [1]}), json.dumps(recorded | {"start": 3}), None):
         (run.folder / "data.json").unlink() if content is None else (run.folder / "data.json").write_text(content)
@@ -508,23 +495,18 @@ def test_where_tasks_are_of_one_group_groups_are_split(unit: Unit) -> None:
     environment = environment_of(experiment, unit, 0, CPU)
     pool = data.pool("test")
     large = {group for group in pool.groups if pool.groups.count(group) >= 3}
-    halves = []
+    members, halves = list(zip(pool.classes, pool.groups, strict=True)), []
     for fresh in (environment.certified, environment.unseen["other groups"]):
         assert isinstance(fresh.sampler, Episodes)
         part = fresh.sampler.pool
         halves.append(set(part.groups))
-        assert set(part.classes) == {
-            name for name, group in zip(pool.classes, pool.groups, strict=True) if group in halves[-1]
-        }
-        made = (
-            f"{len(halves[-1])} of {len(set(pool.groups))} groups, {len(part.classes)} of {len(pool.classes)} classes"
-        )
-        assert made in fresh.description
+        assert set(part.classes) == {name for name, group in members if group in halves[-1]}
+        groups = f"{len(halves[-1])} of {len(set(pool.groups))} groups"
+        assert f"{groups}, {len(part.classes)} of {len(pool.classes)} classes" in fresh.description
     assert halves[0].isdisjoint(halves[1])
     assert halves[0] | halves[1] == large
-    tasks = environment.certified.available if unit == "new-tasks" else 30
-    assert tasks == (len(halves[0]) if unit == "new-tasks" else 30)
-    found = []
+    assert environment.certified.available == (len(halves[0]) if unit == "new-tasks" else None)
+    tasks, found = environment.certified.available or 30, []
     for _, facts in fresh_blocks(environment.certified, "held-out", tasks, 0, CPU):
         assert isinstance(environment.certified.sampler, Episodes)
         groups = environment.certified.sampler.pool.groups
@@ -573,8 +555,7 @@ def test_rows_of_a_users_own_are_certified_with_each_group_once(tmp_path: Path) 
 def test_too_few_groups_give_intervals_without_ends_and_say_so(tmp_path: Path) -> None:
     record = certify_run(untrained(tmp_path / "run", on_lines(lines(12))), CPU, Request())
     assert record["held_out"]["tasks"] == 6
-    assert record["conformal"]["threshold"] is None
-    assert record["conformal"]["vacuous"]
+    assert (record["conformal"]["threshold"], record["conformal"]["vacuous"]) == (None, True)
     said = "it needs 9 that are independent of each other, so intervals have no ends; hold out more, or choose a larger"
     assert said in certificate_text(record)
 
@@ -670,35 +651,3 @@ def test_coverage_of_new_groups_needs_each_group_once() -> None:
     assert covered["new-tasks"] >= 1 - alpha - 3 * error
     assert covered["new-tasks"] <= 1 - alpha + 1 / (groups + 1) + 3 * error
     assert covered["tasks"] < 1 - alpha - 3 * error
-
-
-# The committed certificates of two trained runs
-
-
-@pytest.mark.parametrize("record", CERTIFICATES, ids=[record["data"] for record in CERTIFICATES])
-def test_the_certificate_of_a_trained_run_is_valid_and_near_the_true_loss(record: dict) -> None:
-    held, measured = record["held_out"], record["measured"]
-    assert held["tasks"] == 1000
-    assert measured["tasks"] >= 4000
-    assert held["limit"] >= measured["mean"] + measured["ci95"]
-    assert held["limit"] - measured["mean"] <= 0.05
-    same_classes = record["conformal"]["measured"][0]
-    assert same_classes["on"] == "other tasks"
-    assert abs(same_classes["coverage"] - 0.9) <= 4 * same_classes["error"]
-    assert {"seed", "version", "device", "seconds", "preset", "checkpoint"} <= set(record)
-
-
-def test_the_committed_certificates_are_of_a_sine_line_and_an_omniglot_run() -> None:
-    assert {(record["algorithm"], record["data"]) for record in CERTIFICATES} >= {
-        ("simpa", "sine-line"),
-        ("protonet", "omniglot"),
-    }
-    (theorem,) = (record["theorem_2"] for record in CERTIFICATES if record["algorithm"] == "simpa")
-    assert [bound["form"] for bound in theorem["bounds"]] == ["paper", "log", "kl"]
-    assert all(bound["vacuous"] and bound["rigorous"] for bound in theorem["bounds"])  # its weights have noise
-    assert theorem["bounds"][0]["total"] > 100
-
-
-def test_the_page_shows_the_certificates_of_the_json() -> None:
-    page = (ROOT / "docs" / "guarantees.md").read_text()
-    assert f"{BEGIN}\n\n{certificates_section(CERTIFICATES)}\n\n{END}" in page
