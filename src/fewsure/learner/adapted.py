@@ -1,7 +1,7 @@
 """One task after adapting to its few examples."""
 
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,31 +59,30 @@ class Adapted:
         require_coverage(coverage)
         calibration = self.require_calibration() if coverage is not None else None
         inputs = read_inputs(x, self.predictor.scale, "x").to(self.predictor.device)
-        networks = self.outputs(inputs, batch_size)
-        temperature = temperature_of(self.predictor.experiment)
-        outputs, density = temperature.divide(networks), self.density(inputs, batch_size)
+        networks, density = self.outputs(inputs, batch_size), self.density(inputs, batch_size)
+        experiment, scale = self.predictor.experiment, self.predictor.scale
+        temperature = temperature_of(experiment)
+        outputs = temperature.divide(networks)
         if not bool(outputs.isfinite().all()):
             raise Diverged(
                 "adaptation diverged: predictions are no finite numbers; are the examples like those of training? "
                 "If so, train anew with a lower lr or inner_lr"
             )
-        found: Any = None
-        promise: Promise | None = None
-        if calibration is not None:
-            assert coverage is not None
-            shot = self.counts[0]
-            promise = Promise(coverage, calibration.environment)
-            experiment = self.predictor.experiment
-            found = with_coverage(calibration, experiment, outputs, density, shot=shot, coverage=coverage)
         as_tensors = isinstance(x, torch.Tensor)
         place = x.device if isinstance(x, torch.Tensor) else torch.device("cpu")
+        promise: Promise | None = None
+        if calibration is not None and coverage is not None:
+            region: Any = with_coverage(
+                calibration, experiment, outputs, density, shot=self.counts[0], coverage=coverage
+            )
+            if self.labels is None:
+                region = tuple(scale.values(end).to(place) for end in region)
+            promise = Promise(coverage, calibration.environment, region)
         if self.labels is None:
-            scale = self.predictor.scale
-            interval = None if found is None else (scale.values(found[0]).to(place), scale.values(found[1]).to(place))
             in_users_unit = self.predictor.in_users_unit(outputs.squeeze(-1), density)
-            values, labels = pytree.tree_map(lambda part: part.to(place), in_users_unit)
-            return ValuePrediction(values, labels, interval, promise=promise, as_tensors=as_tensors)
-        given = (networks.double().to(place), temperature, self.labels, found)
+            samples, density = pytree.tree_map(lambda part: part.to(place), in_users_unit)
+            return ValuePrediction(samples, density, promise=promise, as_tensors=as_tensors)
+        given = (networks.double().to(place), temperature, self.labels)
         return ClassPrediction(*given, promise=promise, as_tensors=as_tensors)
 
     def __repr__(self) -> str:
@@ -97,16 +96,20 @@ class Adapted:
 
     def outputs(self, x: Tensor, batch_size: int = BATCH_SIZE) -> Tensor:
         """Outputs (S, N, C) of the sampled functions at inputs as networks see them, at temperature 1."""
-        batches = [x] if self.model.network.transductive else torch.split(x, batch_size)
+        batches = self._batches(x, batch_size)
         found = [self.predictor.outputs(self.posterior, self.model, batch, self.noise) for batch in batches]
         return torch.cat(found, dim=1)
 
     def density(self, x: Tensor, batch_size: int = BATCH_SIZE) -> Mixture | None:
         """The density of a label at inputs as networks see them, of a method that has one of its own."""
-        batches = [x] if self.transductive else torch.split(x, batch_size)
+        if not self.predictor.experiment.algorithm.own_density:
+            return None
+        batches = self._batches(x, batch_size)
         found = [self.predictor.density(self.posterior, self.model, batch, self.noise) for batch in batches]
-        known = [density for density in found if density is not None]
-        return Mixture(*(torch.cat(parts) for parts in zip(*known, strict=True))) if known else None
+        return Mixture(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+
+    def _batches(self, x: Tensor, batch_size: int) -> Sequence[Tensor]:
+        return [x] if self.model.network.transductive else torch.split(x, batch_size)
 
     def require_calibration(self) -> Calibration:
         """What coverage is made from; refuses a task for which none is known."""

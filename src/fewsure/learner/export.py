@@ -116,10 +116,11 @@ class AdaptedModule(torch.nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         predictor, labels = self._task.predictor, self._task.labels
-        found = self._outputs(self._scale.inputs(x))
+        inputs = self._scale.inputs(x)
+        found = self._outputs(inputs)
         if labels is None:
-            task = self._task
-            density = predictor.density(task.posterior, task.model, self._scale.inputs(x), task.noise)
+            task, own = self._task, predictor.experiment.algorithm.own_density
+            density = predictor.density(task.posterior, task.model, inputs, task.noise) if own else None
             values = ValuePrediction(*predictor.in_users_unit(found.squeeze(-1), density))
             return values.mean, values.std, values.samples
         classes = ClassPrediction(found, temperature_of(predictor.experiment), labels)
@@ -141,15 +142,15 @@ def sampled_networks(adapted: Adapted) -> Params | None:
     if predictor.experiment.algorithm.own_density:
         return None
     x = predictor.scale.inputs(_example(adapted))
-    called = _Called(model.network, x)
-    predictor.outputs(adapted.posterior, model._replace(network=called), x, adapted.noise)
-    if not called.weights:
+    network: Any = _Recorder(model.network, x)
+    predictor.outputs(adapted.posterior, model._replace(network=network), x, adapted.noise)
+    if not network.weights:
         return None
-    return {name: torch.stack([weights[name] for weights in called.weights]) for name in called.weights[0]}
+    return {name: torch.stack([weights[name] for weights in network.weights]) for name in network.weights[0]}
 
 
-class _Called:
-    """A network that remembers the weights that it was called with at x."""
+class _Recorder:
+    """A network that keeps the weights with which it is called at x."""
 
     maps = (1, 1, 1)
     """Such networks are called one after the other on a CPU, never all at once."""
@@ -158,40 +159,16 @@ class _Called:
         self._network, self._x = network, x
         self.weights: list[Params] = []
 
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        return self._network.inputs
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
 
-    @property
-    def width(self) -> int:
-        return self._network.width
-
-    @property
-    def modulated(self) -> tuple[int, ...]:
-        return self._network.modulated
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return self._network.shapes
-
-    def with_outputs(self, outputs: int) -> "_Called":
+    def with_outputs(self, outputs: int) -> "_Recorder":
         self._network = self._network.with_outputs(outputs)
         return self
 
-    def given(self, support: Tensor) -> "_Called":
+    def given(self, support: Tensor) -> "_Recorder":
         self._network = self._network.given(support)
         return self
-
-    @property
-    def embedding(self) -> Network:
-        return self._network.embedding
-
-    @property
-    def transductive(self) -> bool:
-        return self._network.transductive
-
-    def init(self, generator: torch.Generator) -> Params:
-        return self._network.init(generator)
 
     def __call__(self, params: Params, x: Tensor, modulation: Modulation | None = None) -> Tensor:
         if x is self._x:

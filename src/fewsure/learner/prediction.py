@@ -19,28 +19,37 @@ Array = Any
 
 
 class Promise(NamedTuple):
-    """A probability, and the tasks for which it holds."""
+    """A region that holds the truth with a probability, on a new task of an environment."""
 
     coverage: float
     environment: str
+    region: Any
+    """Prediction sets (N, C) of true and false, or the ends (lower (N,), upper (N,)) of intervals."""
 
 
 class Prediction:
-    """What both kinds of prediction share."""
+    """The part that both kinds of prediction share."""
 
     def __init__(self, as_tensors: bool, promise: Promise | None) -> None:
-        self._as_tensors = as_tensors
-        self.coverage = promise.coverage if promise else None
-        """What was asked for, if anything was."""
-        self.environment = promise.environment if promise else None
+        self._as_tensors, self._promise = as_tensors, promise
+
+    @property
+    def coverage(self) -> float | None:
+        """The probability that was asked for, if one was."""
+        return self._promise and self._promise.coverage
+
+    @property
+    def environment(self) -> str | None:
         """The tasks that were calibrated with, in words: the coverage is that of a new task like them."""
+        return self._promise and self._promise.environment
 
     def _give(self, values: Tensor) -> Array:
         return values if self._as_tensors else values.cpu().numpy()
 
-    def _require_coverage(self, name: str) -> None:
-        if self.coverage is None:
+    def _region(self, name: str) -> Any:
+        if self._promise is None:
             raise FewsureError(f"{name} need a coverage: ask for them with predict(x, coverage=0.9)")
+        return self._promise.region
 
 
 class ValuePrediction(Prediction):
@@ -55,13 +64,12 @@ class ValuePrediction(Prediction):
         self,
         samples: Tensor,
         density: Mixture,
-        interval: tuple[Tensor, Tensor] | None = None,
         *,
         promise: Promise | None = None,
         as_tensors: bool = True,
     ) -> None:
         super().__init__(as_tensors, promise)
-        self._samples, self._density, self._interval = samples, density, interval
+        self._samples, self._density = samples, density
 
     @property
     def samples(self) -> Array:
@@ -100,16 +108,12 @@ class ValuePrediction(Prediction):
     @property
     def lower(self) -> Array:
         """(N,): lower ends of the intervals with the coverage that was asked for."""
-        self._require_coverage("intervals")
-        assert self._interval is not None
-        return self._give(self._interval[0])
+        return self._give(self._region("intervals")[0])
 
     @property
     def upper(self) -> Array:
         """(N,): upper ends."""
-        self._require_coverage("intervals")
-        assert self._interval is not None
-        return self._give(self._interval[1])
+        return self._give(self._region("intervals")[1])
 
 
 class ClassPrediction(Prediction):
@@ -127,7 +131,6 @@ class ClassPrediction(Prediction):
         outputs: Tensor,
         temperature: Temperature,
         labels: Labels,
-        sets: Tensor | None = None,
         *,
         promise: Promise | None = None,
         as_tensors: bool = True,
@@ -135,7 +138,7 @@ class ClassPrediction(Prediction):
         super().__init__(as_tensors, promise)
         self._samples = temperature.of_networks(outputs).softmax(-1)
         self._mean = class_probabilities(temperature.divide(outputs))
-        self._labels, self._sets = labels, sets
+        self._labels = labels
 
     def __repr__(self) -> str:
         return f"ClassPrediction({self._samples.shape[1]} points, {len(self.classes)} classes)"
@@ -183,9 +186,7 @@ class ClassPrediction(Prediction):
     @property
     def sets(self) -> list[list[Hashable]]:
         """The labels of each point's prediction set, with the coverage that was asked for."""
-        self._require_coverage("sets")
-        assert self._sets is not None
-        return self._labels.chosen(self._sets)
+        return self._labels.chosen(self._region("sets"))
 
 
 def _entropy(probabilities: Tensor) -> Tensor:

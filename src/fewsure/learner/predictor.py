@@ -125,10 +125,8 @@ class Predictor:
         with self._as_evaluated():
             return self.experiment.algorithm.predict(*_given_reference(posterior, model), x, noise)
 
-    def density(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Mixture | None:
+    def density(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Mixture:
         """The density of a label in the unit that networks see, of a method that has one of its own."""
-        if not self.experiment.algorithm.own_density:
-            return None
         with self._as_evaluated():
             return self.experiment.algorithm.predictive(*_given_reference(posterior, model), x, noise)
 
