@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -137,9 +138,7 @@ def test_with_an_exponent_predictions_are_those_of_a_query_set(tmp_path: Path) -
     adapted, x = adapted_to_the_first(run)
     together, in_batches = adapted.predict(x), adapted.predict(x, batch_size=2)
     np.testing.assert_allclose(together.probabilities, in_batches.probabilities, atol=1e-6)
-    raw = adapted.predictor.experiment.algorithm.predict(
-        adapted.posterior, adapted.model, torch.as_tensor(x), adapted.noise
-    )
+    raw = adapted.outputs(torch.as_tensor(x))
     p = raw.softmax(-1).mean(0).max(-1).values
     odds = (p / (1 - p)).log().mean().exp()
     divided = raw / (found["softmax_temperature"] * odds ** -found["temperature_exponent"])
@@ -162,37 +161,51 @@ def test_coverage_with_an_exponent_is_for_query_sets_like_those_that_were_certif
         adapted.predict(x[:11], coverage=0.9)
 
 
-def test_the_temperature_is_learned_when_training_ends_and_lowers_the_nll_of_validation_tasks(tmp_path: Path) -> None:
-    run = trained(tmp_path, softmax_temperature=None)
-    temperature = json.loads((run.folder / "fitted.json").read_text())["softmax_temperature"]
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A MAML run with the temperature that its training fitted."""
+    return trained(tmp_path_factory.mktemp("fitted"), softmax_temperature=None)
+
+
+def test_the_temperature_is_fitted_when_training_ends_and_lowers_the_nll_of_validation_tasks(fitted: Run) -> None:
+    temperature = json.loads((fitted.folder / "fitted.json").read_text())["softmax_temperature"]
     assert temperature != 1
-    learned = calibrated(run, CPU)
-    assert learned.data == replace(run.experiment.data, softmax_temperature=temperature)  # type: ignore[type-var]
-    meta = run.load(CPU).meta
-    plain = replace(run.experiment, data=replace(run.experiment.data, softmax_temperature=1.0))  # type: ignore[type-var]
+    data = fitted.experiment.data
+    at_1, ready = replace(data, softmax_temperature=1.0), calibrated(fitted, CPU)  # type: ignore[type-var]
+    assert ready.data == replace(data, softmax_temperature=temperature)  # type: ignore[type-var]
     before, after = (
-        evaluate(experiment, meta, tasks=200, seed=0, stream="validation")[0] for experiment in (plain, learned)
+        evaluate(experiment, fitted.load(CPU).meta, tasks=200, seed=0, stream="validation")[0]
+        for experiment in (replace(fitted.experiment, data=at_1), ready)
     )
     assert after["nll"]["mean"] < before["nll"]["mean"]
     assert after["accuracy"] == before["accuracy"]  # one network: its order of the classes stays
     assert (before["softmax_temperature"], after["softmax_temperature"]) == (1.0, temperature)
-    assert evaluate_run(run, CPU, tasks=20, seed=0)["softmax_temperature"] == temperature
+    assert evaluate_run(fitted, CPU, tasks=20, seed=0)["softmax_temperature"] == temperature
 
 
-def test_a_given_temperature_is_what_outputs_are_divided_by(tmp_path: Path) -> None:
-    for method in ("maml", "protonet", "simpa"):
-        run = trained(tmp_path / method, method, softmax_temperature=2.0)
-        assert not (run.folder / "fitted.json").exists()
-        adapted, x = adapted_to_the_first(run)
-        probabilities = np.asarray(adapted.predict(x).probabilities)
-        predictor = adapted.predictor
-        raw = predictor.experiment.algorithm.predict(
-            adapted.posterior, adapted.model, torch.as_tensor(x), adapted.noise
-        )
-        expected = (raw / 2).softmax(-1).mean(0)
-        np.testing.assert_allclose(probabilities, expected.detach().numpy(), atol=1e-6)
-        (exported, _) = export(adapted).program.module()(torch.as_tensor(x))
-        np.testing.assert_allclose(exported.detach().numpy(), probabilities, atol=1e-6)
+def test_a_calibration_belongs_to_its_temperature_and_a_damaged_one_is_one_line(fitted: Run, tmp_path: Path) -> None:
+    shutil.copytree(fitted.folder, tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    before = checkpoint_digest(run)
+    run.save_fitted({"softmax_temperature": 2.0})
+    assert checkpoint_digest(run) != before
+    damages = {"{}": "softmax_temperature", '{"softmax_temperature": 0}': "is 0.0", "not JSON": "damaged"}
+    for content, word in damages.items():
+        (run.folder / "fitted.json").write_text(content)
+        with pytest.raises(FewsureError, match=word):
+            run.fitted(["softmax_temperature"])
+
+
+@pytest.mark.parametrize("method", ["maml", "protonet", "simpa"])
+def test_a_given_temperature_is_what_outputs_are_divided_by(method: str, tmp_path: Path) -> None:
+    run = trained(tmp_path, method, softmax_temperature=2.0)
+    assert not (run.folder / "fitted.json").exists()
+    adapted, x = adapted_to_the_first(run)
+    probabilities = np.asarray(adapted.predict(x).probabilities)
+    expected = (adapted.outputs(torch.as_tensor(x)) / 2).softmax(-1).mean(0)
+    np.testing.assert_allclose(probabilities, expected.detach(), atol=1e-6)
+    (exported, _) = export(adapted).program.module()(torch.as_tensor(x))
+    np.testing.assert_allclose(exported.detach(), probabilities, atol=1e-6)
 
 
 def test_the_temperature_of_a_mixture_is_a_power_of_its_probabilities() -> None:
@@ -265,34 +278,19 @@ def test_a_temperature_of_a_checkpoint_on_the_way_is_not_kept(tmp_path: Path, mo
     assert trained(tmp_path, softmax_temperature=None).fitted(["softmax_temperature"]) != {"softmax_temperature": 77}
 
 
-def test_a_calibration_belongs_to_its_temperature(tmp_path: Path) -> None:
-    run = trained(tmp_path, softmax_temperature=None)
-    before = checkpoint_digest(run)
-    run.save_fitted({"softmax_temperature": 2.0})
-    assert checkpoint_digest(run) != before
-
-
-def test_without_validation_classes_a_temperature_is_not_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("temperature", [1.0, None])
+def test_without_validation_classes_a_temperature_is_not_waited_for(temperature: float | None, tmp_path: Path) -> None:
     folder = write_blobs(tmp_path / "blobs")
     (folder / "validation.npz").unlink()
-    options = {"folder": str(folder), "way": 3, "query": 4, "temperature_exponent": 0.0}
-    for temperature in (1.0, None):
-        experiment = changed(
-            load_preset("recommended", "maml", "features"),
-            {"data": options | {"softmax_temperature": temperature}, "training": {"updates": 1, "tasks": 2}},
-            None,
-        )
-        if temperature is None:
-            with pytest.raises(FewsureError, match="validation"):
-                start_run(tmp_path / "learned", experiment, resume=False)
-            assert not (tmp_path / "learned").exists()
-        else:
-            train_run(start_run(tmp_path / "given", experiment, resume=False), CPU)
-
-
-def test_what_a_temperature_is_learned_from_cannot_certify(tmp_path: Path) -> None:
-    run = trained(tmp_path, softmax_temperature=None)
-    assert set(json.loads((run.folder / "data.json").read_text())["splits"]) == {"train", "validation"}
+    data = {"folder": str(folder), "way": 3, "query": 4, "temperature_exponent": 0.0}
+    groups = {"data": data | {"softmax_temperature": temperature}, "training": {"updates": 1, "tasks": 2}}
+    experiment = changed(load_preset("recommended", "maml", "features"), groups, None)
+    if temperature is not None:
+        train_run(start_run(tmp_path / "run", experiment, resume=False), CPU)
+        return
+    with pytest.raises(FewsureError, match="validation"):
+        start_run(tmp_path / "run", experiment, resume=False)
+    assert not (tmp_path / "run").exists()
 
 
 def test_tasks_are_loaded_once_whatever_the_temperature(tmp_path: Path) -> None:
@@ -302,17 +300,6 @@ def test_tasks_are_loaded_once_whatever_the_temperature(tmp_path: Path) -> None:
         for value, exponent in ((1.1, 0.0), (1.2, 0.0), (None, None))
     )
     assert all(other is first for other in others)
-
-
-@pytest.mark.parametrize(
-    ("content", "word"),
-    [("{}", "softmax_temperature"), ('{"softmax_temperature": 0}', "is 0.0"), ("not JSON", "damaged")],
-)
-def test_a_damaged_temperature_is_one_line(content: str, word: str, tmp_path: Path) -> None:
-    run = trained(tmp_path, softmax_temperature=None)
-    (run.folder / "fitted.json").write_text(content)
-    with pytest.raises(FewsureError, match=word):
-        run.fitted(["softmax_temperature"])
 
 
 @pytest.mark.parametrize(
