@@ -192,63 +192,64 @@ def test_classes_have_sets_with_coverage(classes: Path, capsys: pytest.CaptureFi
     assert {line["set"] for line in printed(predict(classes, "--coverage", "0.99"), capsys)} == {"left|right"}
 
 
+NUMBERS, IMAGES = "--support {numbers}/support.csv", "--support {images}/support"
 WRONG = {
     "no support": (
-        ["--query", "{numbers}/query.csv"],
-        "expected --support to be a file or a folder of examples, but got none",
+        "numbers",
+        "--query {numbers}/query.csv",
+        "--support to be a file or a folder of examples, but got none",
     ),
-    "no such query": (["--support", "{numbers}/support.csv", "--query", "gone.csv"], "but gone.csv is not there"),
+    "no such query": ("numbers", f"{NUMBERS} --query gone.csv", "but gone.csv is not there"),
     "a column is missing": (
-        ["--support", "{numbers}/support.csv", "--query", "{classes}/query.csv"],
+        "numbers",
+        f"{NUMBERS} --query {{classes}}/query.csv",
         "expected the columns a, b, as in training, but `a` is missing",
     ),
     "no target": (
-        ["--support", "{numbers}/query.csv", "--query", "{numbers}/query.csv"],
+        "numbers",
+        "--support {numbers}/query.csv --query {numbers}/query.csv",
         "expected a column `y` with the support set's numbers, but it has a, b; name it with --target",
     ),
-    "a folder": (
-        ["--support", "{images}/support", "--query", "{numbers}/query.csv"],
-        "CSV or Parquet file for this run, but",
-    ),
+    "a folder": ("numbers", f"{IMAGES} --query {{numbers}}/query.csv", "CSV or Parquet file for this run, but"),
     "a batch of none": (
-        ["--support", "{numbers}/support.csv", "--query", "{numbers}/query.csv", "--batch-size", "0"],
+        "numbers",
+        f"{NUMBERS} --query {{numbers}}/query.csv --batch-size 0",
         "expected `batch_size` to be at least 1",
     ),
     "too much coverage": (
-        [
-            "--support",
-            "{classes}/support.csv",
-            "--query",
-            "{classes}/query.csv",
-            "--coverage",
-            "90",
-            "--run",
-            "classes",
-        ],
+        "classes",
+        "--support {classes}/support.csv --query {classes}/query.csv --coverage 90",
         "expected `coverage` to be a probability in (0, 1), but got 90.0",
     ),
     "no folder for the output": (
-        ["--support", "{numbers}/support.csv", "--query", "{numbers}/query.csv", "--out", "nowhere/p.csv"],
+        "numbers",
+        f"{NUMBERS} --query {{numbers}}/query.csv --out nowhere/p.csv",
         "expected --out to be a file in a folder that is there, but nowhere is not; make it",
     ),
     "a folder as --out": (
-        ["--support", "{numbers}/support.csv", "--query", "{numbers}/query.csv", "--out", "{numbers}"],
+        "numbers",
+        f"{NUMBERS} --query {{numbers}}/query.csv --out {{numbers}}",
         "expected --out to be a file such as predicted.csv, but",
     ),
     "no number": (
-        ["--support", "{numbers}/support.csv", "--query", "{numbers}/text.csv"],
+        "numbers",
+        f"{NUMBERS} --query {{numbers}}/text.csv",
         "text.csv: expected numbers in column `a`, but row 2 has 'high'; fill it in, or leave the row out\n",
     ),
+    "no row": ("numbers", f"{NUMBERS} --query {{numbers}}/none.csv", "expected rows to predict in"),
     "no image": (
-        ["--support", "{images}/support", "--query", "{images}/query/broken.png", "--run", "images"],
-        "query/broken.png to be a PNG or JPEG image, but it cannot be decoded (it is another kind of file)\n",
+        "images",
+        f"{IMAGES} --query {{images}}/broken/1.png",
+        "broken/1.png to be a PNG or JPEG image, but it cannot be decoded (it is another kind of file)\n",
     ),
     "a flat support folder": (
-        ["--support", "{images}/query", "--query", "{images}/query", "--run", "images"],
+        "images",
+        "--support {images}/query --query {images}/query",
         "a folder with a folder of PNG or JPEG images for each class, but",
     ),
     "a query folder without images": (
-        ["--support", "{images}/support", "--query", "{images}/empty", "--run", "images"],
+        "images",
+        f"{IMAGES} --query {{images}}/empty",
         "an image, or a folder of PNG or JPEG images, but",
     ),
 }
@@ -258,30 +259,19 @@ WRONG = {
 def test_what_is_wrong_is_one_line_and_exit_code_2(
     case: str, numbers: Path, classes: Path, images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments, message = WRONG[case]
+    run, arguments, message = WRONG[case]
     folders = {"numbers": numbers, "classes": classes, "images": images}
-    (images / "empty").mkdir(exist_ok=True)
     (numbers / "text.csv").write_text("a,b\n1,2\nhigh,2\n")
-    if case == "no image":
-        (images / "query" / "broken.png").write_text("hello")
-    runs = {"numbers": numbers / "run", "classes": classes / "run", "images": images / "instance"}
-    given = [argument.format(**folders) for argument in arguments]
-    run = runs["numbers"]
-    if "--run" in given:
-        run = runs[given.pop()]
-        given.remove("--run")
+    (numbers / "none.csv").write_text("a,b\n")
+    (images / "empty").mkdir(exist_ok=True)
+    write_tree(images / "broken", {"1.png": b"hello"})
+    trained = images / "instance" if run == "images" else folders[run] / "run"
+    given = [argument.format(**folders) for argument in arguments.split()]
     capsys.readouterr()
-    assert main(["predict", str(run), *given, "--device", "cpu"]) == 2
+    assert main(["predict", str(trained), *given, "--device", "cpu"]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-
-
-def test_an_empty_query_file_is_refused(numbers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "none.csv").write_text("a,b\n")
-    arguments = ["predict", str(numbers / "run"), "--support", str(numbers / "support.csv")]
-    assert main([*arguments, "--query", str(tmp_path / "none.csv"), "--device", "cpu"]) == 2
-    assert "expected rows to predict in" in capsys.readouterr().err
 
 
 def test_omniglots_ink_is_read_as_its_pools_have_it(tmp_path: Path) -> None:

@@ -253,20 +253,9 @@ def terminated_job(updates: int = 300) -> dict[str, Any]:
 
 def torchrun(folder: Path, updates: int, *more: str) -> "subprocess.Popen[str]":
     """Two processes that train MAML."""
-    options = [
-        "--updates",
-        str(updates),
-        "--tasks",
-        "4",
-        "--hidden",
-        "8",
-        "--checkpoint-every",
-        "20",
-        "--device",
-        "cpu",
-    ]
+    options = f"--updates {updates} --tasks 4 --hidden 8 --checkpoint-every 20 --device cpu --json --resume".split()
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *more]
-    command = [*start, "-m", "fewsure", "train", "maml", *options, "--json", "--resume", "--out", str(folder)]
+    command = [*start, "-m", "fewsure", "train", "maml", *options, "--out", str(folder)]
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, cwd=ROOT, env=one_thread(), text=True, **pipes)  # type: ignore[call-overload, no-any-return]
 
