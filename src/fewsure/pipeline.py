@@ -1,4 +1,4 @@
-"""Training and evaluating a run with progress on standard error: what commands are made of."""
+"""Train and evaluate a run, with progress on standard error; commands and the Learner are made of this."""
 
 import dataclasses
 import hashlib
@@ -26,7 +26,7 @@ from fewsure.types import Parts
 WITHOUT_EFFECT = ("chunk_size", "cuda_graph")
 """Options on which a result does not depend: a resumed run may have others."""
 VALIDATION_TASKS = 200
-"""Behind the score by which the best checkpoint is kept: others than those that a temperature is learned from."""
+"""Tasks behind the score of a checkpoint. A temperature is fitted on other ones."""
 
 
 class Start(NamedTuple):
@@ -172,7 +172,7 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Evaluate a checkpoint on unseen tasks, and keep the result in the run folder.
 
-    What an interrupted evaluation has finished is not done again.
+    Shards that an interrupted evaluation has finished are taken up.
     """
     found = run.load(device, checkpoint)
     meta = found.meta

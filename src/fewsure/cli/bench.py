@@ -24,8 +24,7 @@ class Options(Common):
     """`fewsure bench`, beside those of the plan."""
 
     results: Path | None = None
-    """Where the measurements go as JSON. What a file of the same machine and version holds already stays there, unless
-    it is measured again."""
+    """Where the measurements go as JSON. A file of the same machine and version keeps its other measurements."""
     page: Path | None = None
     """Where they go as a Markdown page with figures."""
 

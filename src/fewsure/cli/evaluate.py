@@ -1,8 +1,8 @@
 """Adapt a trained run to unseen tasks and score its predictions: error, likelihood, calibration.
 
 Runs that are evaluated with the same --seed see the same tasks. The result is kept in the run folder, with the scores
-of each task. Every 2,000 tasks are kept as they are done: the same command goes on where it was interrupted, or where
-an evaluation of fewer tasks ended, to the numbers of one that was not. Memory does not grow with --tasks.
+of each task. Scores are kept after every 2,000 tasks. The same command goes on where it was interrupted, or where an
+evaluation of fewer tasks ended, and ends in the same numbers. Memory does not grow with --tasks.
 
 examples:
   fewsure evaluate runs/simpa

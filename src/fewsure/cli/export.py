@@ -1,8 +1,7 @@
 """Adapt a trained run to a few labelled examples, and write the predictor of that task for other programs.
 
-The file takes any number of examples as the data has them (scaling is inside) and gives the class probabilities, or
-mean and standard deviation, with the sampled functions as a second output. Needs onnx and onnxscript for --onnx:
-pip install 'fewsure[export]'.
+The file takes any number of examples as the data has them; scaling is inside. It gives the class probabilities, or mean
+and standard deviation, and the sampled functions. --onnx needs onnx and onnxscript: pip install 'fewsure[export]'.
 
 examples:
   fewsure export runs/mine --support new-group.csv --onnx new-group.onnx

@@ -28,7 +28,7 @@ class Options(Common):
     support: Path | None = None
     """The labelled examples: a CSV or Parquet file, or a folder with a folder of images for each class."""
     query: Path | None = None
-    """What to predict: a CSV or Parquet file, an image, or a folder of images."""
+    """The points to predict: a CSV or Parquet file, an image, or a folder of images."""
     out: Path | None = None
     """Where the predictions go; `none` for standard output. A name that ends in .json gives JSON."""
     coverage: float | None = None

@@ -29,7 +29,7 @@ class Options(Common):
     """`fewsure quickstart`."""
 
     out: Path = Path("quickstart")
-    """Where runs, results and figures go. What is there already is continued."""
+    """Where runs, results and figures go. Runs that are there are continued."""
     tasks: int = 1000
     """Unseen tasks for the comparison."""
     seed: int = 0

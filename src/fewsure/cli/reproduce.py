@@ -1,8 +1,8 @@
 """Run an experiment for all its methods: tune on validation tasks, train, evaluate on unseen tasks, write it up.
 
-`regression` is section 5.1 and Figure 2 of the paper, the data sets are section 5.2, Table 1 and Figure 3: every
-method with the same number of updates and of tuning trials. What is finished is not done again, so an interrupted
-command goes on where it stopped, and several may work on different methods of one folder.
+`regression` is section 5.1 and Figure 2 of the paper, the data sets are section 5.2, Table 1 and Figure 3. Every method
+has the same number of updates and of tuning trials. Finished runs are kept, so an interrupted command goes on where it
+stopped, and several may work on different methods of one folder.
 
 experiments: regression, omniglot, cifar-fs, mini-imagenet, tiered-imagenet and mini-imagenet-features (LEO's),
 features-cifar-fs (of `fewsure features`, in the data root's folder `features/cifar-fs`). Those of 1 and 5 shots can be

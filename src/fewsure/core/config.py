@@ -66,7 +66,7 @@ def field_types(kind: type) -> dict[str, Any]:
 
 
 def is_learned(field: "dataclasses.Field[Any]") -> bool:
-    """Whether a field of a dataclass of options is none that a user gives."""
+    """Whether a field of a dataclass of options is learned from data, so that a user cannot give it."""
     return not field.metadata.get("option", True)
 
 
@@ -111,7 +111,7 @@ def checked(hint: Any, value: Any, where: str) -> Any:
 
 
 def from_json(text: str) -> Any:
-    """What a JSON text says. Whatever is wrong with it is a ValueError, also what is nested too deeply to be read."""
+    """The value of a JSON text. Any fault of the text is a ValueError, also nesting that is too deep to be read."""
     try:
         return json.loads(text)
     except RecursionError as error:

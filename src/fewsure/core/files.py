@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import IO
 
 PARTIAL = ".partial"
-"""How the name of a file ends that is not whole yet; what a killed process leaves behind is written over."""
+"""The end of the name of a file that is not whole yet. One that a killed process leaves behind is written over."""
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Write beside the target, flush to disk, then rename: a reader sees the old file or the new one, never a part.
 
-    What cannot be written, on a full disk for instance, gives its room back and leaves the old file as it is. Of
-    several processes that write the same file, one waits for the other.
+    A write that fails, on a full disk for instance, gives its room back and leaves the old file as it is. Processes
+    that write the same file wait for each other.
     """
     try:
         with _beside(path) as descriptor:
@@ -37,7 +37,7 @@ def writing(path: Path) -> Iterator[IO[str]]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line to a file, or nothing: what a full disk cuts short is taken back. `sync` makes it last."""
+    """Add a whole line to a file, or nothing, on a full disk for instance. `sync` makes it last."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
     try:
         before = os.fstat(descriptor).st_size
@@ -68,7 +68,7 @@ def sync(path: Path) -> None:
 
 
 def partial_files(folder: Path) -> set[Path]:
-    """What killed processes have left of files that they were writing into a folder."""
+    """The unfinished files that killed processes have left in a folder."""
     return set(folder.glob(f".*{PARTIAL}"))
 
 

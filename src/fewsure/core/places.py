@@ -15,5 +15,5 @@ def data_root() -> Path:
 
 
 def cache_root() -> Path:
-    """$FEWSURE_CACHE, else the platform's folder for caches. What lies there can be made again, and may be deleted."""
+    """$FEWSURE_CACHE, else the platform's folder for caches. Its files can be made again, and may be deleted."""
     return Path(os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("fewsure", appauthor=False)).expanduser()

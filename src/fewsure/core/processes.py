@@ -20,7 +20,7 @@ Piece = TypeVar("Piece")
 WAIT = 0.2
 """Seconds after which it is looked whether a signal has come."""
 NO_MORE = None
-"""What a process is sent instead of a piece, to end."""
+"""Sent to a process in place of a piece, it ends the process."""
 
 
 def side_by_side(
@@ -31,7 +31,7 @@ def side_by_side(
 ) -> None:
     """Do all pieces of all chains, so many at a time. A chain is made of stages: one begins when the last is complete.
 
-    Of pieces that can be begun, those of an earlier chain come first, so that it is complete before later ones.
+    The pieces of a chain come before those of the chains behind it, so that it is complete first.
     `do` must be importable in a new process. The first error, or SIGINT or SIGTERM, stops everything else, and is
     raised; training that is stopped in this way leaves a checkpoint. `done` hears of each piece.
     """
@@ -107,7 +107,7 @@ def _take_result(worker: Connection) -> None:
 
 
 def _work(asked: Connection, do: Callable[[Any], None], processes: int) -> None:
-    """What a process does; it ends with the first error, and when there is nobody left to work for."""
+    """The work of a process; it ends with the first error, and when there is nobody left to work for."""
     os.setpgrp()  # Ctrl-C is for the one that asks, which stops us
     if torch := sys.modules.get("torch"):  # where `do` needs it; to import it takes a second
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))

@@ -1,7 +1,7 @@
 """The records of evaluated tasks, in shards: kept as an evaluation goes on, and read from later.
 
 A shard is a safetensors file with one row per task. It is named after its first task, and after their number if that is
-not 2,000: the last shards of a longer and of a shorter evaluation lie side by side until one of them is whole. The
+not 2,000. So the last shards of a longer and of a shorter evaluation lie side by side until one of them is whole. The
 header of a file says what it belongs to:
 
     format        of the file

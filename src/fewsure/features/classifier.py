@@ -37,7 +37,7 @@ class Recipe:
     lr: float = 0.1
     """Learning rate at the start."""
     weight_decay: float = 5e-4
-    """Of all weights."""
+    """Weight decay of all weights."""
     padding: int | None = None
     """Pixels by which a crop is shifted at most; `none` for an eighth of the image's side."""
     flip: bool = True
@@ -68,7 +68,7 @@ def build_network(recipe: Recipe, channels: int) -> ResidualNetwork:
 
 
 class Means(NamedTuple):
-    """Of the updates of an epoch so far."""
+    """Means over the updates of an epoch so far."""
 
     loss: float
     accuracy: float
@@ -78,7 +78,7 @@ class Means(NamedTuple):
 class Training:
     """A classifier on its way: its weights, the optimiser's state, and the images of the training classes.
 
-    What update number u does follows from (seed, u) and the state that `tensors` returns. A training that is
+    Update number u follows from (seed, u) and the state that `tensors` returns. A training that is
     interrupted and continued therefore ends in the same numbers.
     """
 
@@ -151,7 +151,7 @@ class Training:
         self.update += 1
 
     def means(self) -> Means:
-        """Of the epoch that the last update was in. Waits for the device."""
+        """Means over the epoch of the last update. Waits for the device."""
         made = (self.update - 1) % self.updates_per_epoch + 1
         return Means(*(self._sums / made).tolist())
 
@@ -187,7 +187,7 @@ class Training:
 
 
 def hold_out(pool: Pool, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Rows of a pool to train on and rows held out: of each class a random `share`, one image at least remaining.
+    """Rows of a pool to train on, and rows held out: a random `share` of each class, which keeps at least one image.
 
     >>> pool = Pool(torch.zeros(8, 1, 2, 2), torch.tensor([0, 2, 8]), ("a", "b"), ("", ""), "")
     >>> [sorted(rows.tolist()) for rows in hold_out(pool, 0.99, seed=0)]

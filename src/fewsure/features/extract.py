@@ -48,7 +48,7 @@ def nearest_mean_accuracy(
 ) -> dict[str, Any] | None:
     """Accuracy of the nearest class mean on tasks from a pool of features, with its 95 % interval over tasks.
 
-    Features are scaled to length 1; the mean of a class is that of its `shot` support examples; a query belongs to the
+    Features are scaled to length 1. The mean of a class is that of its `shot` support examples. A query belongs to the
     class whose mean has the smallest Euclidean distance. With `centred`, the mean of the support set is taken off its
     examples, and that of the query set off its own (transductive). None if the pool is too small for such tasks.
     """

@@ -1,6 +1,6 @@
 """Residual networks from images to one feature vector each: ResNet-12 and WRN-28-10, both with 640 features.
 
-They are ordinary modules with batch norm, trained once. What is meta-learned later is a small network on top of them.
+They are ordinary modules with batch norm, trained once. Later a small network on top of them is meta-learned.
 """
 
 from itertools import pairwise

@@ -281,7 +281,7 @@ def _is_finished(record: dict[str, Any] | None) -> bool:
 
 
 def _recorded(out: Path) -> dict[str, Any] | None:
-    """The record of the features in `out`: finished ones, or those that are being made."""
+    """The record of the features in `out`, whether finished or being made."""
     places = (out / RECORD, work_folder(out) / RECORD)
     return next((_read(path) for path in places if path.is_file()), None)
 

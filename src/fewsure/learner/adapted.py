@@ -42,7 +42,7 @@ class Adapted:
     counts: tuple[int, ...]
     """Support examples of each class, or of the whole regression task."""
     state: State
-    """What it has in common with the tasks beside it."""
+    """The part that it shares with the tasks beside it."""
     noise: Noise
     """The random numbers of its sampled functions."""
 
@@ -51,8 +51,8 @@ class Adapted:
     ) -> ValuePrediction | ClassPrediction:
         """Predictions at x (N, …), a numpy array, a list or a tensor.
 
-        With `coverage`, sets of labels or intervals too, that hold the truth with that probability (docs/guarantees.md
-        says in which sense); the run must have been certified. The same call gives the same numbers. Unless the run
+        With `coverage`, also sets of labels or intervals that hold the truth with that probability, in the sense of
+        docs/guarantees.md; the run must be certified. The same call gives the same numbers. Unless the run
         is transductive, a prediction depends on its own x alone.
         """
         require(batch_size >= 1, "batch_size", "at least 1", batch_size)
@@ -112,7 +112,7 @@ class Adapted:
         return [x] if self.model.network.transductive else torch.split(x, batch_size)
 
     def require_calibration(self) -> Calibration:
-        """What coverage is made from; refuses a task for which none is known."""
+        """The calibration behind coverage; a task for which none holds is refused."""
         run = self.predictor.run.folder
         calibration = self.predictor.state.calibration
         if calibration is None:
@@ -133,7 +133,7 @@ class Adapted:
         return calibration
 
     def save(self, path: str | Path) -> None:
-        """Write what the task needs beside the learner, and no more, to a safetensors file; `learner.load_adapted`."""
+        """Write what the learner does not have of the task to a safetensors file, for `learner.load_adapted`."""
         classes, form = (None, None) if self.labels is None else (_plain(self.labels.classes), self.labels.form)
         facts = {
             "format": FORMAT,

@@ -5,8 +5,9 @@ The file maps examples as the user has them (a table's columns in their own unit
     regression:       mean (N,), std (N,) and samples (S, N), in the target's unit
     classification:   probabilities (N, C) and samples (S, N, C)
 
-for any number N of examples. It holds the S networks that were sampled and nothing that they were made from, and a
-description (`fewsure`, JSON): the shape and columns of x, the classes in the order of their probabilities, the noise.
+for any number N of examples. It holds the S networks that were sampled, and nothing that they were made from. A
+description (`fewsure`, JSON) has the shape and columns of x, the classes in the order of their probabilities, and the
+noise.
 """
 
 import io
@@ -36,7 +37,7 @@ from fewsure.types import Modulation, Network, Params
 from fewsure.version import __version__
 
 PACKAGES = ("onnx", "onnxscript")
-"""What torch needs to write ONNX."""
+"""Packages that torch needs to write ONNX."""
 KEY = "fewsure"
 """The name of the description in either file."""
 EXAMPLES = 2
@@ -44,7 +45,7 @@ EXAMPLES = 2
 
 
 class Exported(NamedTuple):
-    """A task's program, and what is to be known of it."""
+    """A task's program, and its description."""
 
     program: ExportedProgram
     description: dict[str, Any]

@@ -30,7 +30,7 @@ _TARGETS = {"regression": "numbers", "classification": "labels"}
 
 
 class Points(NamedTuple):
-    """Query points: what the output calls them, and their inputs."""
+    """Query points: their names in the output, and their inputs."""
 
     names: list[Any]
     x: Array
@@ -49,7 +49,7 @@ class Files:
 
     @property
     def point(self) -> str:
-        """What a query point is called in the output."""
+        """The column of the output with the names of query points."""
         return "file" if self._reads_images else "row"
 
     def support(self, path: Path) -> tuple[Array, list[Any]]:

@@ -70,7 +70,7 @@ def _require_finite(values: Tensor, name: str) -> None:
 
 
 def _advice(shape: tuple[int, ...], scale: Scale) -> str:
-    """What most likely went wrong."""
+    """The likeliest fault, and how to put it right."""
     if shape == scale.shape:
         return "; a single example needs a first dimension, x[None]"
     if len(scale.shape) == 3 and len(shape) == 4:

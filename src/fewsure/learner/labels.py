@@ -11,7 +11,7 @@ from torch import Tensor
 from fewsure.errors import FewsureError
 
 Form = str
-"""What labels came in: `list`, or the name of a torch or numpy dtype, such as `torch.int64` or `<U3`."""
+"""The container that labels came in: `list`, or the name of a torch or numpy dtype, such as `torch.int64` or `<U3`."""
 
 
 @dataclass(frozen=True)

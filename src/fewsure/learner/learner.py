@@ -25,7 +25,7 @@ from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, load
 from fewsure.training.runs import Run
 
 INDUCTIVE_DEFAULTS = {"norm": "instance", "centred": False, "temperature_exponent": 0.0}
-"""What the Learner takes instead of a preset's: a prediction never depends on the other queries, unless asked for."""
+"""These replace values of a preset: a prediction never depends on the other queries, unless asked for."""
 
 
 class Learner:
@@ -117,9 +117,9 @@ class Learner:
         seed: int = 0,
         quiet: bool = False,
     ) -> dict[str, Any]:
-        """What is guaranteed on new tasks, as `fewsure certify --json` prints it; its `--help` explains the options.
+        """The guarantees on new tasks, as `fewsure certify --json` prints them; its `--help` explains the options.
 
-        What was found is kept with the run: from now on there is `adapted.predict(x, coverage=0.9)`.
+        The calibration is kept with the run: from now on there is `adapted.predict(x, coverage=0.9)`.
         """
         request = Request(tasks=tasks, delta=delta, alpha=alpha, unit=unit, seed=seed)
         with silenced(quiet):
@@ -167,8 +167,8 @@ class Learner:
 def load(folder: str | Path, *, data: Any = None, device: str = "auto") -> Learner:
     """The learner of a run folder, as `learner.save` or `fewsure train` has written it. Nothing in it is executed.
 
-    The data that it was trained on need not be there; tasks that were given in Python can be given again, to evaluate
-    or to train on.
+    The training data need not be there. Tasks that were given in Python can be given again, to evaluate or to train
+    on.
     """
     run = Run.open(Path(folder))
     if data is not None:

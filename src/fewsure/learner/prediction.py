@@ -1,4 +1,4 @@
-"""What is predicted, and how sure it is: the part that more examples would remove, and the part that they would not."""
+"""Predictions and their uncertainty, split into a part that more examples would remove and a part that remains."""
 
 from collections.abc import Hashable
 from typing import Any, NamedTuple
@@ -175,12 +175,12 @@ class ClassPrediction(Prediction):
 
     @property
     def expected_entropy(self) -> Array:
-        """(N,): what more examples would not remove."""
+        """(N,): the part that more examples would not remove."""
         return self._give(_entropy(self._samples).mean(0))
 
     @property
     def mutual_information(self) -> Array:
-        """(N,): what more examples would remove; 0 for a point estimate."""
+        """(N,): the part that more examples would remove; 0 for a point estimate."""
         return self._give((_entropy(self._samples.mean(0)) - _entropy(self._samples).mean(0)).clamp(min=0))
 
     @property

@@ -25,18 +25,18 @@ from fewsure.types import Batch, Mixture, Model, Noise, Parts
 REFERENCE = "reference"
 """The part of a posterior with the support inputs, where the network normalises by their statistics."""
 SEED = 0
-"""Of the random numbers of a run that is not certified; it is `fewsure certify`'s, too, unless another is asked for."""
+"""The seed of the random numbers of a run that is not certified; also the default of `fewsure certify`."""
 
 
 class State(NamedTuple):
-    """What all tasks have in common that are adapted before the run is certified anew."""
+    """The part that tasks share until the run is certified anew."""
 
     calibration: Calibration | None
-    """What `fewsure certify` has found for this run, if it has been run."""
+    """The calibration by `fewsure certify`, if there is one."""
     draws: Draws
-    """All random numbers: those that were certified, if any were, since a guarantee holds for them alone."""
+    """All random numbers. A guarantee holds for the certified ones alone, so they are used where there are any."""
     digest: str
-    """Of the draws."""
+    """SHA-256 of the draws."""
     start: Parts
     """Where every task starts, θ of SImPa or the meta-parameters, of which a task changes a part."""
 
@@ -47,11 +47,11 @@ class Predictor:
 
     run: Run
     experiment: Experiment
-    """With what was learned from validation tasks."""
+    """With temperature or noise, fitted on validation tasks."""
     meta: Parts
     device: torch.device
     digest: str
-    """Of the checkpoint: what is made by this predictor belongs to it."""
+    """SHA-256 of the checkpoint, to which all that this predictor makes belongs."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _states: dict[int | None, State] = field(default_factory=dict, repr=False)
     """The last one, by the time of the calibration's file."""
@@ -68,12 +68,12 @@ class Predictor:
 
     @property
     def noise_std(self) -> float:
-        """Of labels, in the user's unit; 0 for classes."""
+        """The noise on labels, in the user's unit; 0 for classes."""
         return self.experiment.data.noise_std or 0.0
 
     @property
     def state(self) -> State:
-        """What tasks are adapted with from now on."""
+        """The state that tasks are adapted with from now on."""
         path = self.run.folder / CALIBRATION
         changed = path.stat().st_mtime_ns if path.is_file() else None
         with self._lock:
@@ -108,7 +108,7 @@ class Predictor:
         )
 
     def adapt(self, model: Model, support: Batch, state: State) -> Parts:
-        """What predictions need of a task's posterior. What adapting left as it was is the state's, not a copy."""
+        """The part of a task's posterior that predictions need. Tensors that adapting left alone are the state's."""
         algorithm, (shared, own, _) = self.experiment.algorithm, state.draws
         given = model.given(support)
         with self._as_evaluated():

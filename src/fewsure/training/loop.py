@@ -20,16 +20,16 @@ SHOW_EVERY = 0.5
 
 
 class Progress(NamedTuple):
-    """What a person wants to see while training goes on."""
+    """The figures to show while training goes on."""
 
     update: int
     updates: int
     seconds: float
-    """Of training, those before an interruption included."""
+    """Seconds of training, with those before an interruption."""
     tasks_per_second: float
     device: str
     means: Mapping[str, float]
-    """Of the loss and each of its terms, since the last logged line."""
+    """Means of the loss and each of its terms since the last logged line."""
 
 
 class Validation(NamedTuple):
@@ -38,7 +38,7 @@ class Validation(NamedTuple):
     every: int
     """Updates between two scores; the last update has one, too."""
     score: Callable[[Parts], float]
-    """Of meta-parameters, on validation tasks: the lower, the better; infinite if they are of no use."""
+    """The score of meta-parameters on validation tasks: the lower, the better; infinite if they are of no use."""
 
 
 def train(
@@ -56,8 +56,8 @@ def train(
 ) -> Parts:
     """Train a run to its end, from its last checkpoint if it has one. Returns the meta-parameters.
 
-    Each update draws its tasks and noise from (seed, update) alone, so a run that was interrupted and continued ends
-    in the same numbers as one that was not. When `stop()` turns true, the update in hand is finished and checkpointed.
+    Each update draws its tasks and noise from (seed, update) alone, so a run that was interrupted ends in the same
+    numbers as one that was not. When `stop()` turns true, the update in hand is finished and checkpointed.
     With `validation`, the best checkpoint so far is kept too. After `max_skipped` updates in a row whose numbers are
     not finite, training stops with the last checkpoint. Processes that `torchrun` has started share the tasks.
     """

@@ -15,7 +15,7 @@
     conformal.safetensors     what prediction sets and intervals with coverage are made from (by `fewsure certify`)
 
 Files are replaced atomically and hold no code. The checkpoint holds no times or paths: the same experiment gives the
-same bytes. Of several processes that train together, rank zero alone writes.
+same bytes. Where several processes train together, rank zero alone writes.
 """
 
 import json
@@ -44,7 +44,7 @@ from fewsure.version import __version__
 
 FORMAT = 1
 RESULT_FORMAT = 1
-"""Of evaluation.json and certificate.json."""
+"""The format of evaluation.json and certificate.json."""
 LAST, BEST = "last", "best"
 """Names of checkpoints; others go by their number of updates."""
 CHECKPOINT, BEST_FILE, HISTORY, METRICS = "checkpoint.safetensors", "best.safetensors", "checkpoints", "metrics.jsonl"
@@ -58,7 +58,7 @@ FITTED_LIMITS = {
 
 
 class Checkpoint(NamedTuple):
-    """What training needs to go on."""
+    """The state from which training goes on."""
 
     update: int
     meta: Parts
@@ -72,7 +72,7 @@ class Run:
         self.folder = folder
         self.experiment = experiment
         self.version = version
-        """Of fewsure, that started the run."""
+        """The version of fewsure that started the run."""
 
     @classmethod
     def create(cls, folder: Path, experiment: Experiment) -> "Run":
@@ -287,7 +287,7 @@ class Run:
         return read_record(path, RESULT_FORMAT, f"run `fewsure evaluate {self.folder}`") if path.is_file() else None
 
     def forget_evaluation(self) -> None:
-        """Remove what belongs to earlier meta-parameters."""
+        """Remove all that belongs to other meta-parameters."""
         if is_rank_zero():
             names = (FITTED, "certificate.json", "conformal.safetensors")
             for path in (*self.folder.glob("evaluation*"), *(self.folder / name for name in names)):
