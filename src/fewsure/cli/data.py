@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _list() -> Result:
-    """Every data set: what it is, its licence and published classes, and which splits are there."""
+    """The title, licence and published classes of every data set, and the splits that are there."""
     sets = {
         name: {
             "title": data.title,

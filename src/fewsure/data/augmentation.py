@@ -72,8 +72,8 @@ def crops(images: Tensor, rows: Tensor, *, padding: int, flip: bool, generator: 
 def jittered(images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
     """Images in [0, 1] with random brightness b, contrast c and saturation s, uniform on 1 ± `strength` for each image.
 
-    With x a pixel, m the mean of the image and g the mean of the pixel's channels:
-    x ← b·x, then x ← m + c·(x − m), then x ← g + s·(x − g), cut off at 0 and 1.
+    A pixel x becomes b·x, then m + c·(x − m), then g + s·(x − g), cut off at 0 and 1. m is the mean of the image, and
+    g the mean of the pixel's channels.
     """
     draws = torch.rand((3, len(images), 1, 1, 1), generator=generator, device=images.device)
     brightness, contrast, saturation = 1 + strength * (2 * draws - 1)

@@ -1,4 +1,4 @@
-"""What `fewsure data check` finds: what data hold, what of them is unusable, and which tasks they make."""
+"""`fewsure data check`: the contents of data, their unusable files, and the tasks that they make."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,29 +28,29 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Roles:
-    """What the columns of a table are for, as far as the user has said it."""
+    """The roles of a table's columns, as far as the user has named them."""
 
     task_column: str | None = None
-    """Of a table: the column that says which task a row belongs to."""
+    """The column of a table that says which task a row belongs to."""
     target: str | None = None
-    """Of a table: the column with the number to predict."""
+    """The column of a table with the number to predict."""
     label: str | None = None
-    """Of a table: the column with the class of a row."""
+    """The column of a table with the class of a row."""
     features: tuple[str, ...] = ()
-    """Of a table: the columns to predict from; all others if none is named."""
+    """The columns of a table to predict from; all others by default."""
     split_column: str | None = None
-    """Of a table: the column that says train, validation or test."""
+    """The column of a table that says train, validation or test."""
 
 
 def check(name: str, roles: Roles) -> Result:
-    """Read all splits of a data set, or what lies at a path, and say what is in them."""
+    """Read all splits of a data set, or the data at a path, and describe them."""
     path = Path(name).expanduser()
     if name not in DATA_SETS and path.is_file():
         return _check_table(path, roles)
     for role in fields(Roles):
         if getattr(roles, role.name):
             option = f"--{role.name.replace('_', '-')}"
-            raise FewsureError(f"expected {option} with a table, but {name} is none; leave it out")
+            raise FewsureError(f"expected {option} with a table, but {name} is another kind of data; leave it out")
     if name in DATA_SETS:
         return _check_published(name)
     if splits := feature_splits(path):

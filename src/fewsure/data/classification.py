@@ -44,15 +44,15 @@ class Classification(Data):
     train_on_validation: bool = False
     """Train on the validation classes too, for a last run whose options are settled."""
     softmax_temperature: float | None = 1.0
-    """What outputs are divided by before the softmax; `none`: learned from validation tasks when training ends, so that
+    """The divisor of outputs before the softmax. `none` fits it to validation tasks when training ends, so that
     predictions are neither too sure nor too unsure on new classes."""
     temperature_exponent: float | None = 0.0
-    """How much lower the temperature is for a task whose predictions are surer: it is multiplied by odds^−exponent, and
-    odds is the geometric mean of p / (1 − p) over the query points, so that a prediction depends on the others. `none`:
-    learned with the temperature, so that predictions are calibrated on easy and on hard tasks."""
+    """How much lower the temperature is for a task whose predictions are surer. It is multiplied by odds^−exponent. The
+    odds are the geometric mean of p / (1 − p) over the query points, so that a prediction depends on the others.
+    `none` fits it with the temperature, so that predictions are calibrated on easy and on hard tasks."""
     temperature_of: Literal["networks", "mixture"] = "networks"
     """Whether the temperature is that of each sampled network, before their probabilities are averaged, or that of
-    their mixture, which can then be surer than its parts agree; the same for one network."""
+    their mixture. A mixture can then be surer than its parts agree."""
 
     kind: ClassVar[Kind] = "classification"
     unit = "classes"
@@ -90,12 +90,12 @@ class Classification(Data):
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """Its name in errors."""
         return self.data_set.name
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of an example."""
+        """The shape of an example."""
         return self.data_set.shape
 
     @property

@@ -1,4 +1,4 @@
-"""What is known about a published data set, and how it is read."""
+"""The description of a data set, and how it is read."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -14,7 +14,7 @@ from fewsure.data.pools import Split
 from fewsure.errors import FewsureError
 
 SHORT: dict[Split, str] = {"train": "train", "validation": "val", "test": "test"}
-"""What published files call the splits."""
+"""The names of the splits in published files."""
 
 
 class Item(NamedTuple):
@@ -23,7 +23,7 @@ class Item(NamedTuple):
     label: str
     """The name of its class."""
     group: str
-    """What the class belongs to, or ""."""
+    """The group that the class belongs to, or ""."""
     name: str
     """Its name within the class, which gives the order."""
     load: Callable[[], NDArray[Any]]
@@ -47,9 +47,9 @@ class DataSet:
     name: str
     title: str
     shape: tuple[int, ...]
-    """Of one example: (C, H, W) for images, (D,) for features."""
+    """The shape of an example: (C, H, W) for images, (D,) for features."""
     placement: str
-    """Which files it is read from, to complete the sentence "expected …"."""
+    """The files that it is read from, to complete the sentence "expected …"."""
     files: Callable[[Path, Split], list[Path]]
     """The files of a split in a folder; empty if they are not there."""
     read: Callable[[Path, Split, ExitStack], list[Item]]
@@ -59,7 +59,7 @@ class DataSet:
     classes: Mapping[Split, int] = field(default_factory=dict)
     """How many classes were published for each split."""
     remotes: tuple[Remote, ...] = ()
-    """What `fewsure data get` downloads, if there is an official source."""
+    """The files that `fewsure data get` downloads, if there is an official source."""
     version: int = 1
     """Raised whenever a change to the reader changes what it gives, so that caches are made anew."""
     place: Path | None = None
@@ -72,12 +72,12 @@ class DataSet:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of an example: bytes for images, floats for features."""
+        """The type of an example: bytes for images, floats for features."""
         return np.dtype(np.uint8 if len(self.shape) == 3 else np.float32)
 
     @property
     def how_to_get(self) -> str:
-        """What a user can do to have it."""
+        """Advice to a user who does not have it."""
         if self.place:
             return (
                 f"put them there, or name another folder with --folder; `fewsure data check {self.place}` looks at one"

@@ -1,8 +1,8 @@
 """N-way k-shot tasks: a few classes of a pool, a few examples of each to adapt to, and a few more to be judged by.
 
-A whole meta-batch is drawn on the device that holds the pool, without a loop: a random key is laid on each class, and
-the N smallest keys name the classes of a task; likewise for the examples of each class, where those that a class does
-not have are given the key ∞.
+A whole meta-batch is drawn on the device that holds the pool, without a loop. Each class gets a random key, and the N
+smallest keys name the classes of a task. The examples of each class are drawn in the same way; keys beyond the size of
+a class are ∞.
 """
 
 import torch
@@ -38,7 +38,7 @@ class Episodes:
         self._shot, self._query = shot, query
         self._way = way
         self._most = _most_examples(pool, shot + query, name)
-        self._members = _group_members(pool, name, way) if within_group else _one_group(pool, name, way)
+        self._members = _group_members(pool, way, within_group, name)
 
     def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
         """A meta-batch: support x of shape (T, way · shot, …), query likewise, labels 0 … way − 1 in order.
@@ -116,21 +116,14 @@ def _most_examples(pool: Pool, needed: int, name: str) -> int:
     return int(pool.counts.max())
 
 
-def _one_group(pool: Pool, name: str, way: int) -> Tensor:
-    """(1, K): all classes may meet in a task."""
-    if way > len(pool.classes):
-        raise FewsureError(f"{name}: a task takes {way} classes (way), but there are {len(pool.classes)}; lower --way")
-    return torch.ones(1, len(pool.classes), dtype=torch.bool, device=pool.starts.device)
-
-
-def _group_members(pool: Pool, name: str, way: int) -> Tensor:
-    """(G, K): which classes each group has, for the groups with enough of them for a task."""
-    names = sorted(set(pool.groups))
-    members = torch.tensor([[group == other for other in pool.groups] for group in names])
-    enough = members.sum(1) >= way
-    if not bool(enough.any()):
-        raise FewsureError(
-            f"{name}: a task takes {way} classes (way) of one group, but the largest group has "
-            f"{int(members.sum(1).max())}; lower --way"
-        )
-    return members[enough].to(pool.starts.device)
+def _group_members(pool: Pool, way: int, within_group: bool, name: str) -> Tensor:
+    """(G, K): which classes may meet in a task: all, or those of a group with enough of them."""
+    groups = pool.groups if within_group else ("",) * len(pool.classes)
+    number = {group: index for index, group in enumerate(sorted(set(groups)))}
+    members = torch.tensor([number[group] for group in groups]) == torch.arange(len(number)).unsqueeze(1)
+    sizes = members.sum(1)
+    largest = int(sizes.max())
+    if largest < way:
+        has = "of one group, but the largest group has" if within_group else "(way), but there are"
+        raise FewsureError(f"{name}: a task takes {way} classes {has} {largest}; lower --way")
+    return members[sizes >= way].to(pool.starts.device)

@@ -30,10 +30,10 @@ class FeatureSet(Classification):
     length: float | None = None
     """Take the mean of the training classes off each example, and scale it to this length; `none`: as it is."""
     train_mixing: float = 0.0
-    """Add so many times the difference of two random examples to each one in training: classes that the features were
-    learned on lie further apart than new ones do."""
+    """Add so many times the difference of two random examples to each one in training. The classes that the features
+    were learned on lie further apart than new ones do."""
     scale: LengthScale | None = field(default=None, metadata=LEARNED)
-    """What examples are centred and scaled by; learned from the training classes, and kept with a run."""
+    """The centre and length of examples, learned from the training classes and kept with a run."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,8 +98,8 @@ class FeatureHeadOptions(MlpOptions):
     hidden: tuple[int, ...] = (128, 32)
     """Hidden units of each layer."""
     centred: bool = False
-    """Take the mean of a set off each of its examples: of a query set its own mean, so that a prediction depends on the
-    other queries (transductive)."""
+    """Take the mean of a set off each of its examples. A query set is centred by its own mean, so that a prediction
+    depends on the other queries (transductive)."""
 
     def build(self, shape: tuple[int, ...], outputs: int) -> Mlp:
         return replace(super().build(shape, outputs), centred=self.centred)

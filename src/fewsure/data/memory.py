@@ -1,4 +1,4 @@
-"""What has been read from a data root stays in memory: an evaluation asks for it with each block of tasks."""
+"""Data stay in memory once they are read: an evaluation asks for them with each block of tasks."""
 
 from collections.abc import Callable
 from functools import lru_cache, wraps

@@ -27,7 +27,7 @@ class Pool(NamedTuple):
     classes: tuple[str, ...]
     """Names of the K classes, in sorted order, no two the same."""
     groups: tuple[str, ...]
-    """What each class belongs to: an alphabet, a super-category, or "" where the data set has none."""
+    """The group of each class: an alphabet, a super-category, or "" in a data set without groups."""
     checksum: str
     """SHA-256 (hex) of the names and the examples, so that a result can say what it was measured on."""
 

@@ -1,4 +1,4 @@
-"""What everything else asks of data: the protocol of task distributions and data sets, with defaults."""
+"""The protocol of task distributions and data sets, with defaults: other rooms ask nothing else of data."""
 
 from typing import Any, ClassVar, Literal, Protocol, Self
 
@@ -27,7 +27,7 @@ class Data(Protocol):
     given: ClassVar[bool] = False
     """Whether they were given in Python, so that classes and tasks are named by their positions."""
     unit: ClassVar[Literal["classes", "tasks"] | None] = None
-    """What the pool of a split consists of; None where a sampler makes tasks without end."""
+    """The units of a split's pool; None where a sampler makes tasks without end."""
     truth_known: ClassVar[bool] = False
     """Whether the facts of a task hold its noise-free function of one variable (`grid`, `truth`)."""
     pictures: ClassVar[bool] = False
@@ -73,7 +73,7 @@ class Data(Protocol):
 
     @property
     def fitted_scale(self) -> Scale:
-        """The form of an example, and what networks see of it."""
+        """The form of an example, and the scale that networks see it at."""
 
     def model(self, network: Any, *, training: bool = False) -> Model:
         """The base model that solves a task, given the network's options."""
@@ -86,7 +86,7 @@ class Data(Protocol):
         raise TypeError(f"{type(self).__name__} makes tasks without a pool")
 
     def training_pool(self) -> Pool:
-        """What training tasks are drawn from: with the validation classes, where they are trained on."""
+        """The pool of training tasks; it has the validation classes too, where they are trained on."""
         return pool_on(self.at_temperature_1, "train", torch.device("cpu"))
 
     def checksum(self, split: Split) -> str | None:
@@ -94,7 +94,7 @@ class Data(Protocol):
         return pool_on(self.at_temperature_1, split, torch.device("cpu")).checksum
 
     def prepared(self) -> Self:
-        """The same data, read anew, with what is learned of it before training."""
+        """The same data, read anew, with the scale of its training examples."""
         return self
 
     def stored_features(self, split: Split) -> Pool | None:
@@ -123,7 +123,7 @@ class Data(Protocol):
 
     @property
     def noise_std(self) -> float | None:
-        """Standard deviation of the noise on a regression target, in its unit; None until it is learned."""
+        """Standard deviation of the noise on a regression target, in its unit; None until it is fitted."""
         return 0.0
 
     @property
@@ -133,12 +133,12 @@ class Data(Protocol):
 
     @property
     def softmax_temperature(self) -> float | None:
-        """What outputs are divided by before the softmax; None until it is learned."""
+        """The divisor of outputs before the softmax; None until it is fitted."""
         return 1.0
 
     @property
     def temperature_exponent(self) -> float | None:
-        """How much lower the temperature is for surer tasks; None until it is learned."""
+        """How much lower the temperature is for surer tasks; None until it is fitted."""
         return 0.0
 
     @property
@@ -154,7 +154,7 @@ class Data(Protocol):
 
 @remembered
 def pool_on(data: Data, split: Split, device: torch.device) -> Pool:
-    """What the tasks of a split are drawn from, on a device."""
+    """The pool that the tasks of a split are drawn from, on a device."""
     pool = data.pool(split)
     if split == "train" and data.train_on_validation:
         pool = merge(pool, data.pool("validation"))

@@ -1,4 +1,4 @@
-"""What is learned of a user's own data before training: the form of an example, and what its numbers are divided by."""
+"""The scale of data, learned before training: the form of an example, and the centre and spread of its numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,24 +18,24 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Scale:
-    """x′ = (x − x_mean) / x_std and y′ = (y − y_mean) / y_std: what networks see. It is stored with a run.
+    """Networks see x′ = (x − x_mean) / x_std and y′ = (y − y_mean) / y_std. The scale is stored with a run.
 
     Means and standard deviations are those of the rows of the training tasks. An input that never varies keeps its
     spread of 1. Images are not scaled beyond x / 255.
     """
 
     shape: tuple[int, ...]
-    """Of an example."""
+    """The shape of an example."""
     columns: tuple[str, ...] = ()
     """Names of the inputs, where they have any."""
     x_mean: tuple[float, ...] = ()
-    """Of each input; empty where inputs are taken as they are."""
+    """The mean of each input; empty where inputs are taken as they are."""
     x_std: tuple[float, ...] = ()
-    """Of each input."""
+    """The standard deviation of each input."""
     y_mean: float = 0.0
-    """Of the target."""
+    """The mean of the target."""
     y_std: float = 1.0
-    """Of the target, in the user's unit."""
+    """The standard deviation of the target, in the user's unit."""
 
     def inputs(self, x: Tensor) -> Tensor:
         """Examples (N, *shape) as networks see them; the bytes of images become numbers in [0, 1].

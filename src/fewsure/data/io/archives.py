@@ -26,7 +26,7 @@ DAMAGED = (
     *(ArithmeticError, EOFError, LookupError, OSError, RuntimeError, ValueError),
     *(struct.error, zipfile.BadZipFile, zlib.error),
 )
-"""What zipfile raises for a file that is cut off, damaged, encrypted or compressed in a way it does not know."""
+"""The errors of zipfile for a file that is cut off, damaged, encrypted or compressed in a way it does not know."""
 
 
 class Member(NamedTuple):

@@ -20,8 +20,8 @@ NOT_SATISFIABLE = 416
 def download(url: str, target: Path, checksum: str | None) -> None:
     """Fetch a file, compare its checksum (`md5:…`, `sha256:…`, or None where none is published), then put it in place.
 
-    What has arrived lies in `TARGET.partial`, and the next call asks the server for the rest only. A server that cannot
-    do that sends all of it again.
+    The part that has arrived lies in `TARGET.partial`; the next call asks the server for the rest only. A server that
+    cannot do that sends all of it again.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.partial")

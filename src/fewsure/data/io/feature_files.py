@@ -41,8 +41,8 @@ def write_features(folder: Path, split: Split, features: Tensor, pool: Pool) -> 
 def load_features(folder: Path, split: Split) -> Pool:
     """The pool of `folder/SPLIT.npz` or `folder/SPLIT.safetensors`.
 
-    The file holds `features` (N, D), floats without NaN or infinity; `labels` (N,), whole numbers or, in an npz file,
-    strings; and optionally `groups` (N,), what the class of each row belongs to. Rows may come in any order: they are
+    The file holds `features` (N, D), floats without NaN or infinity, and `labels` (N,), whole numbers or, in an npz
+    file, strings. `groups` (N,), the groups of the rows' classes, are optional. Rows may come in any order: they are
     sorted by class, and keep their order within it.
     """
     path = features_file(folder, split)

@@ -24,7 +24,7 @@ class Columns(NamedTuple):
 
     text: Mapping[str, Sequence[str]]
     where: str
-    """What errors call the table."""
+    """The name of the table in errors."""
     first: int = 1
     """The number of the first row, for errors; the line with the names is not counted."""
 
@@ -44,7 +44,7 @@ class Columns(NamedTuple):
         return np.array(values)
 
     def numbers(self, name: str, option: str, advice: str = "") -> NDArray[np.float64]:
-        """A column as finite numbers; `advice` says what else a user may do about one that is none."""
+        """A column as finite numbers; `advice` ends the error for a cell that holds another value."""
         values = self._column(name, option)
         found = np.array([_number(value) for value in values])
         wrong = np.flatnonzero(~np.isfinite(found))

@@ -1,7 +1,7 @@
 """Published data files that are pickles, read without running anything that they name.
 
 A pickle is a program: it may import any function and call it. Here it can only build arrays of numbers and strings,
-dicts, lists, tuples, strings, bytes and numbers. What else it asks for is refused by name.
+dicts, lists, tuples, strings, bytes and numbers. Any other request is refused by name.
 """
 
 import csv
@@ -22,7 +22,7 @@ PLAIN_KINDS = "biufSU"
 
 
 def load(stream: IO[bytes], where: str) -> Any:
-    """What a pickle holds. Python 2's strings become text, in Latin-1; `where` names the file in errors."""
+    """The value of a pickle. Python 2's strings become text, in Latin-1; `where` names the file in errors."""
     try:
         return _Unpickler(stream, encoding="latin1").load()
     except _Refused as refused:
@@ -50,7 +50,7 @@ def load_fields(stream: IO[bytes], where: str, *names: str) -> list[Any]:
 
 @contextmanager
 def published_layout(where: str | Path) -> Iterator[None]:
-    """What goes wrong in the block, which takes a file's content apart, is said to be the file's fault."""
+    """Blame the file for an error in the block, which takes its content apart."""
     try:
         yield
     except (TypeError, ValueError, LookupError, AttributeError, csv.Error) as error:

@@ -26,7 +26,7 @@ class OwnRows(Data):
     shares: Shares = SHARES
     """Shares of the tasks or classes for training, validation and testing, where the data has no split of its own."""
     scale: Scale | None = field(default=None, metadata=LEARNED)
-    """What was learned from the training rows."""
+    """The scale of the training rows."""
 
     own = True
 
@@ -70,10 +70,8 @@ def _read(data: OwnRows) -> tuple[dict[Split, Pool], Scale]:
         x = np.column_stack([x, scale.targets(torch.from_numpy(rows.y)).float().numpy()])
     groups = np.full(len(x), "") if is_target or rows.task is None else rows.task
     parts = {split: splits == split for split in SPLITS}
-    pools = {
-        split: pool_of_rows(Path(rows.where), x[part], rows.unit[part], groups[part]) for split, part in parts.items()
-    }
-    return pools, scale
+    where, unit = Path(rows.where), rows.unit
+    return {split: pool_of_rows(where, x[part], unit[part], groups[part]) for split, part in parts.items()}, scale
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class OwnClassification(OwnRows, Classification):
     """Tasks whose classes are those of a user's own rows. Inputs are scaled as the training classes' rows say.
 
     Where rows belong to tasks, a class is a class of one task, all classes of a task meet there, and whole tasks are
-    held out; elsewhere any classes may meet, and classes are held out. A class with fewer than shot + query examples is
+    held out. Elsewhere any classes may meet, and classes are held out. A class with fewer than shot + query examples is
     left out.
     """
 

@@ -107,7 +107,7 @@ class Found(NamedTuple):
 
 
 def find_images(folder: Path) -> tuple[list[Found], list[Path]]:
-    """The images of a folder, in order, and the files that are none or do not lie in a class folder."""
+    """The images of a folder, in order, and its other files."""
     tops = {path.name for path in folder.iterdir() if path.is_dir()} & set(ALIASES) if folder.is_dir() else set()
     divided = sorted(ALIASES[name] for name in tops) == sorted(SPLITS)
     images, others = [], []

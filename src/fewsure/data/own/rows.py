@@ -14,7 +14,7 @@ from fewsure.errors import FewsureError, require
 Shares = tuple[float, float, float]
 SHARES: Shares = (0.6, 0.2, 0.2)
 ALIASES: dict[str, Split] = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
-"""What a split may be called."""
+"""The names that a split may have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,21 +31,21 @@ class Rows:
     """(N,): the split that the user has chosen for each row; None where the rule decides."""
     columns: tuple[str, ...]
     where: str
-    """What errors call the data."""
+    """The name of the data in errors."""
 
     @property
     def held_out(self) -> NDArray[np.str_]:
-        """(N,): what is held out as a whole, tasks or else classes."""
+        """(N,): the task of each row, or else its class, which is held out as a whole."""
         return self.y if self.task is None else self.task
 
     @property
     def held_out_name(self) -> str:
-        """What errors call that."""
+        """The kind of the units that are held out, for errors."""
         return "classes" if self.task is None else "tasks"
 
     @property
     def unit(self) -> NDArray[np.str_]:
-        """(N,): what pools consist of, the task of a number to predict or a class; each task has its own classes."""
+        """(N,): the task of each number to predict, or its class; each task has its own classes."""
         of_task = self.task is not None and self.y.dtype.kind == "U"
         return np.char.add(np.char.add(self.task, "/"), self.y) if of_task else self.held_out  # type: ignore[arg-type]
 

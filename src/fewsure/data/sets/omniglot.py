@@ -1,7 +1,7 @@
 """Omniglot: 1,623 handwritten characters of 50 alphabets, each drawn by 20 people (Lake et al., 2015).
 
-The original split: the 30 background alphabets are for training, the 20 evaluation alphabets for testing. Of the
-background alphabets, in sorted order, every sixth is for validation (5 of 30).
+The original split: the 30 background alphabets are for training, the 20 evaluation alphabets for testing. Every sixth
+of the background alphabets, in sorted order, is for validation (5 of 30).
 """
 
 from contextlib import ExitStack
