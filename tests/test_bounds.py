@@ -165,7 +165,7 @@ def test_the_bound_of_the_papers_own_settings_is_vacuous() -> None:
     from fewsure.theory.divergences import gaussian_reading
 
     weights = 128 * 256 + 256 + 256 * 512 + 512 + 512 * 1761 + 1761
-    kl_theta = gaussian_reading(torch.zeros(weights), 1e-6, 0.0, 1.0)
+    kl_theta = gaussian_reading(torch.zeros(weights), 1e-6, 1.0)
     assert kl_theta.value == pytest.approx(weights / 2 * (1e-6 - 1 + math.log(1e6)), rel=1e-9)
     for form in ("paper", "log", "kl"):
         bound = bound_new_task(

@@ -149,7 +149,7 @@ def test_a_semi_implicit_reading_refuses_what_would_make_it_wrong() -> None:
 
 
 def test_readings_say_what_they_are_worth() -> None:
-    assert gaussian_reading(torch.ones(3), 1.0, 0.0, 1.0) == (1.5, "exact", 0.0, None)
+    assert gaussian_reading(torch.ones(3), 1.0, 1.0) == (1.5, "exact", 0.0, None)
     samples = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
     assert moment_reading(samples, 1.0).worth == "lower estimate"
     assert not moment_reading(samples, 1.0).is_upper

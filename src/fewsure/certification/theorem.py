@@ -84,7 +84,7 @@ def theorem_of(
         kl = semi_implicit_reading(stacked, noise, algorithm.sigma_w, SHARE * delta)
     else:
         kl = _mean_reading([moment_reading(stacked[:, row], algorithm.sigma_w) for row in range(stacked.shape[1])])
-    kl_theta = gaussian_reading(flatten(meta["generator"]), algorithm.sigma_0, 0.0, algorithm.sigma_theta**2)
+    kl_theta = gaussian_reading(flatten(meta["generator"]), algorithm.sigma_0, algorithm.sigma_theta**2)
     caveats = [*([DEPENDENT] if experiment.transductive else []), *([INFINITE] if noise == 0 else [])]
     bounds = [
         bound_new_task(

@@ -56,7 +56,7 @@ class Reading(NamedTuple):
     def record(self) -> dict[str, Any]:
         """As JSON values."""
         ceiling = {} if self.ceiling is None else {"ceiling": self.ceiling, "reliable": self.reliable}
-        return {"value": self.value, "worth": self.worth, "failure": self.failure} | ceiling
+        return {"value": self.value, "worth": self.worth, "failure": self.failure, **ceiling}
 
 
 def bernoulli_kl(q: Float[Tensor, "*B"], p: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:

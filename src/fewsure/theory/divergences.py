@@ -12,7 +12,6 @@ readings, and calls a bound rigorous only if each of them is exact or an upper b
 """
 
 import math
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -59,16 +58,9 @@ def isotropic_kl(
     return 0.5 * (count * (ratio - 1 - math.log(ratio)) + squared_norm / prior_variance)
 
 
-def gaussian_reading(
-    mean: Float[Tensor, "*n"],
-    variance: Float[Tensor, "*n"] | float,
-    prior_mean: Float[Tensor, "*n"] | float,
-    prior_variance: Float[Tensor, "*n"] | float,
-) -> Reading:
-    """`gaussian_kl` in double precision: exact."""
-    numbers = (mean, variance, prior_mean, prior_variance)
-    exact = [torch.as_tensor(number, dtype=torch.float64, device=mean.device) for number in numbers]
-    return Reading(float(gaussian_kl(*(number.expand_as(mean) for number in exact))), "exact")
+def gaussian_reading(mean: Float[Tensor, "*n"], variance: float, prior_variance: float) -> Reading:
+    """KL[N(mean, v I) ‖ N(0, v₀ I)] in double precision: exact."""
+    return Reading(float(isotropic_kl(mean.double().square().sum(), mean.numel(), variance, prior_variance)), "exact")
 
 
 def semi_implicit_kl(means: Float[Tensor, "*K S n"], std: float, prior_std: float) -> Float[Tensor, "*K"]:
@@ -84,7 +76,8 @@ def semi_implicit_kl(means: Float[Tensor, "*K S n"], std: float, prior_std: floa
     >>> semi_implicit_kl(torch.zeros(4, 3), std=1.0, prior_std=1.0)
     tensor(0.)
     """
-    return _semi_implicit(in_full(means).square().mean((-2, -1)), means.shape[-1], std, prior_std)
+    squares = in_full(means).square()
+    return isotropic_kl(squares.sum((-2, -1)) / means.shape[-2], means.shape[-1], std**2, prior_std**2)
 
 
 def semi_implicit_reading(means: Float[Tensor, "S *T n"], std: float, prior_std: float, delta: float) -> Reading:
@@ -102,17 +95,9 @@ def semi_implicit_reading(means: Float[Tensor, "S *T n"], std: float, prior_std:
     require_share(delta, "delta")
     largest = float(means.abs().max())
     require(largest <= 1, "means", "in [−1, 1], as a generator that ends in tanh makes them", largest)
-    squares = means.double().square().flatten(1).mean(1).clamp(max=1)
-    limit = float(upper_limit(squares, delta))
-    return Reading(_semi_implicit(limit, means.shape[-1], std, prior_std), "upper bound", failure=delta)
-
-
-Number = TypeVar("Number", float, Tensor)
-
-
-def _semi_implicit(mean_square: Number, weights: int, std: float, prior_std: float) -> Number:
-    ratio = (std / prior_std) ** 2
-    return 0.5 * weights * (ratio - 1 - math.log(ratio) + mean_square / prior_std**2)
+    weights = means.shape[-1]
+    limit = upper_limit(means.double().square().flatten(1).mean(1).clamp(max=1), delta)
+    return Reading(float(isotropic_kl(weights * limit, weights, std**2, prior_std**2)), "upper bound", failure=delta)
 
 
 def moment_kl(samples: Float[Tensor, "*K S n"], prior_std: float) -> Float[Tensor, "*K"]:

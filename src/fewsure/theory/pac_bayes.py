@@ -64,12 +64,7 @@ def theorem_1(loss: Scalar, kl: Scalar, *, examples: int, epsilon: float, form: 
     tensor(0.0943)
     """
     _check(epsilon, examples=examples)
-    confidence = {
-        "paper": math.log(examples) / epsilon,
-        "log": math.log(examples / epsilon),
-        "kl": math.log(2 * math.sqrt(examples) / epsilon),
-    }
-    return Theorem1(loss, _price(loss, kl, confidence[form], examples, form))
+    return Theorem1(loss, _price(loss, kl, examples, 1 / epsilon, form))
 
 
 def theorem_2(
@@ -93,25 +88,16 @@ def theorem_2(
     (2.899, 3.971)
     """
     _check(epsilon, examples=examples, tasks=tasks)
-    share = tasks**2 / ((tasks - 1) * epsilon)
-    within_confidence = {
-        "paper": share * math.log(examples),
-        "log": math.log(share * examples),
-        "kl": math.log(share * 2 * math.sqrt(examples)),
-    }
-    across_confidence = {
-        "paper": tasks * math.log(tasks) / epsilon,
-        "log": math.log(tasks**2 / epsilon),
-        "kl": math.log(2 * math.sqrt(tasks) * tasks / epsilon),
-    }
-    within = _price(loss, kl, within_confidence[form], examples, form)
-    return Theorem2(loss, within, _price(loss + within, kl_theta, across_confidence[form], tasks, form))
+    within = _price(loss, kl, examples, tasks**2 / ((tasks - 1) * epsilon), form)
+    return Theorem2(loss, within, _price(loss + within, kl_theta, tasks, tasks / epsilon, form))
 
 
-def _price(loss: Scalar, kl: Scalar, confidence: float, count: int, form: Form) -> Scalar:
+def _price(loss: Scalar, kl: Scalar, count: int, odds: float, form: Form) -> Scalar:
+    """The regulariser of `count` independent examples, or tasks, that fails with probability 1 / `odds`."""
     kl = kl.clamp(min=0)  # a KL is never negative, so a negative estimate of it counts as zero
     if form == "kl":
-        return kl_inverse(loss, (kl + confidence) / count) - loss
+        return kl_inverse(loss, (kl + math.log(odds * 2 * math.sqrt(count))) / count) - loss
+    confidence = odds * math.log(count) if form == "paper" else math.log(odds * count)
     return ((kl + confidence) / (2 * (count - 1))).sqrt()
 
 
