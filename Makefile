@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install quickstart test test-fast kernel-test browser-test soak audit bench lint types format lock wheel docs docs-lock tutorial tutorial-test clean
+.PHONY: help install quickstart test test-fast kernel-test browser-test soak audit bench results lint types format lock wheel docs docs-lock tutorial tutorial-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -51,6 +51,9 @@ audit: ## Known vulnerabilities of the pinned dependencies (asks pypi.org)
 bench: install ## Timings on this CPU, as ratios
 	$(BIN)/python benchmarks/vectorised.py
 	$(BIN)/python benchmarks/busy_machine.py
+
+results: install ## Write docs/results/ and the README's table of results from results/*.json
+	$(BIN)/python benchmarks/pages.py
 
 lint: install ## Style, the layers of the package, and the prose of pages
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """A real family of tables: births per woman by country and year, with countries held out.
 
     .venv/bin/python benchmarks/tabular.py                # minutes on one core; writes results/tabular.json
-    .venv/bin/python benchmarks/tabular.py --page-only    # the table of docs/tabular.md again, from the JSON
+    make results                                          # docs/results/tables.md from the JSON
 
 A task is a country: five years are known, the others are predicted. SImPa and BMAML, with the settings that `fewsure`
 recommends for a user's own regression and no tuning, beside scikit-learn's ridge regression and Gaussian processes:
@@ -38,8 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "examples"))
 from own_csv import read_table, write_table  # noqa: E402 (the example that this measures)
 
-RESULTS, PAGE = ROOT / "results" / "tabular.json", ROOT / "docs" / "tabular.md"
-BEGIN, END = "<!-- made by `python benchmarks/tabular.py` -->", "<!-- end of what it made -->"
+RESULTS = ROOT / "results" / "tabular.json"
 SHOT, DRAWS, LEVEL = 5, 5, 0.9
 SEED = 0
 REACH = float(norm.ppf(0.5 + LEVEL / 2))
@@ -194,45 +193,12 @@ def run(updates: int | None, results: Path) -> None:
     write_atomically(results, json.dumps(record, indent=1) + "\n")
 
 
-def write_page(results: Path, page: Path) -> None:
-    """The table, between its marks."""
-    record = json.loads(results.read_text(encoding="utf-8"))
-    text = page.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    lines = [
-        "| method | mean absolute error | mean squared error | coverage of 90 % intervals | their width | training |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    entries = sorted(record["entries"].items(), key=lambda entry: entry[1]["squared_error"]["mean"])
-    for name, found in entries:
-        cells = [
-            f"{found[key]['mean']:.3f} ± {found[key]['ci95']:.3f}"
-            for key in ("absolute_error", "squared_error", "coverage", "width")
-        ]
-        training = f"{found['updates']:,} updates, {found['train_seconds']:.0f} s" if "updates" in found else "–"
-        lines.append(f"| {name} | {' | '.join(cells)} | {training} |")
-    countries, versions = record["countries"], record["versions"]
-    facts = (
-        f"{countries['train']} countries for training, {countries['validation']} for validation and "
-        f"{countries['test']} for testing; {record['draws']} draws of {record['shot']} known years in each test "
-        f"country, all other years predicted; one seed ({record['seed']}), one CPU core; "
-        + ", ".join(f"{name} {version}" for name, version in versions.items())
-        + ". ± is a 95 % interval over countries."
-    )
-    write_atomically(page, "\n".join([f"{before}{BEGIN}", "", *lines, "", facts, "", f"{END}{after}"]))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, help="meta-updates; the preset's, if none are given")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--page-only", action="store_true", help="write the page from the results that are there")
     options = parser.parse_args()
-    if not options.page_only:
-        run(options.updates, options.results)
-    write_page(options.results, options.page)
+    run(options.updates, options.results)
 
 
 if __name__ == "__main__":

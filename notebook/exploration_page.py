@@ -86,7 +86,7 @@ STAGES = {
         "5-way 1-shot, the full conv4, tasks of 20, one seed, one H200; 20,000 updates on training and validation"
         " classes with the best of four trials of 4,000 updates, without a temperature; SImPa with one scaled generator"
         " of 128 → 256 → 512. SImPa and MAML were equally accurate, and BMAML's five particles three quarters of a"
-        " point ahead. The figures were seen: the [results](../docs/omniglot.md) have other test tasks, and what the tables"
+        " point ahead. The figures were seen: the [results](../docs/results/omniglot.md) have other test tasks, and what the tables"
         " below found.",
     ),
     "Omniglot, mixtures": (
@@ -139,7 +139,7 @@ STAGES = {
     ),
     "Omniglot, steps": (
         "Omniglot: five generators and the step in a task",
-        "The trials of the [results](../docs/omniglot.md): as in the last table, but 8,000 updates with a learning rate of"
+        "The trials of the [results](../docs/results/omniglot.md): as in the last table, but 8,000 updates with a learning rate of"
         " 1e-3; beside the training loss, which is the mean of the five generators', that of the best and of the worst"
         " of them. With the smallest step four of them end at more than twice the loss of the fifth, which is where all"
         " five are with a larger step. So it is not the learning rate alone that holds generators back.",
@@ -179,7 +179,7 @@ STAGES = {
         " 96 validation tasks with 5 query images per class, no temperature. Weights of conv4's layers begin with a"
         " standard deviation of 0.03; ABML and VAMPIRE add noise of 0.05 to them unless `initial_std` says otherwise,"
         " PLATIPUS of 0.1. VAMPIRE has then hardly learned anything by the time that, with a fifth of the noise or"
-        " less, all three are where MAML is. Of the [results](../docs/cifar-fs-1shot.md), VAMPIRE's with one shot are from"
+        " less, all three are where MAML is. Of the [results](../docs/results/cifar-fs.md), VAMPIRE's with one shot are from"
         " before this was known.",
     ),
     "own images": (
@@ -249,7 +249,7 @@ def main() -> None:
         "",
         "Made by `python notebook/exploration_page.py` from `exploration.json`; edit neither by hand. All on",
         "validation tasks unless a row says otherwise, before the tuning trials of each method that the",
-        "[results](../docs/results.md) list.",
+        "[results](../docs/results/sine-line.md) list.",
         "",
         "![MSE against ECE of what was tried, of the final runs and of the exact posterior](figures/exploration.png)",
     ]

@@ -3,16 +3,12 @@
 import json
 import re
 import runpy
-import shutil
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fewsure.report.certificates import BEGIN, END, certificates_section
-from fewsure.reproduce.page import results_page
 from fewsure.reproduce.results import read_results
 from fewsure.reproduce.targets import TARGETS
 from fewsure.training.experiment import load_preset
@@ -30,11 +26,30 @@ def section(text: str, begin: str, end: str) -> str:
     return text.split(begin)[1].split(end)[0].strip()
 
 
-@pytest.mark.parametrize("target", MEASURED)
-def test_a_page_of_results_is_what_reproduce_writes(target: str) -> None:
-    rows = read_results(RESULTS / f"{target}.json")
-    page = "results" if target == "regression" else target
-    assert (DOCS / f"{page}.md").read_text() == results_page(rows, [], target)
+@pytest.fixture(scope="module")
+def pages() -> dict[str, Any]:
+    """The script of `make results`."""
+    return runpy.run_path(str(ROOT / "benchmarks" / "pages.py"), run_name="benchmark")
+
+
+def test_pages_of_results_are_what_make_results_writes(pages: dict[str, Any], tmp_path: Path) -> None:
+    pages["write"](tmp_path)
+    written = {path.name: path.read_text() for path in tmp_path.glob("*.md")}
+    assert written == {path.name: path.read_text() for path in (DOCS / "results").glob("*.md")}
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {
+        path.name for path in (DOCS / "results" / "figures").iterdir()
+    }
+    shown = [target for _, targets in pages["PAGES"].values() for target in targets]
+    assert sorted(shown) == sorted(MEASURED)
+
+
+def test_the_readme_has_the_table_that_make_results_writes(pages: dict[str, Any]) -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert pages["filled"](readme) == readme
+    lines = pages["results_table"]().splitlines()
+    assert len(lines) <= 2 + 8
+    better = [line.removesuffix(" |").split(" | ")[3] for line in lines[2:]]
+    assert set(better) == {"ours", "the baseline", "not clear"}
 
 
 @pytest.mark.parametrize("target", MEASURED)
@@ -53,21 +68,6 @@ def test_the_sections_on_guarantees_and_reliability_are_what_their_commands_writ
     assert section((DOCS / "guarantees.md").read_text(), BEGIN, END) == certificates_section(certificates)
     page = (DOCS / "reliability.md").read_text()
     assert section(page, figures.BEGIN, figures.END) == figures.section(reliability)
-
-
-def test_the_pages_on_speed_and_on_a_table_are_what_their_benchmarks_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])  # a benchmark may add to it
-
-    def benchmark(name: str) -> dict[str, Callable[..., Any]]:
-        return runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py"), run_name="benchmark")
-
-    benchmark("speed_page")["main"](tmp_path / "speed.md")
-    shutil.copy(DOCS / "tabular.md", tmp_path)
-    benchmark("tabular")["write_page"](RESULTS / "tabular.json", tmp_path / "tabular.md")
-    for name in ("speed", "tabular"):
-        assert (tmp_path / f"{name}.md").read_text() == (DOCS / f"{name}.md").read_text()
 
 
 @pytest.mark.parametrize("file", sorted(RESULTS.glob("*.json")), ids=lambda file: file.stem)

@@ -42,7 +42,7 @@ COMPARED = {"simpa", "maml", "abml", "bmaml", "platipus", "vampire", "protonet"}
 BUDGET = 0.001
 REGRESSION = ["reproduce", "regression", "--budget", str(BUDGET)]
 SMALL = ["--tasks", "20", "--device", "cpu", "--json"]
-OTHERWISE = "Today the commands above tune or train otherwise"
+OTHERWISE = "The commands above would now tune or train otherwise"
 Reproduced = Callable[..., list[dict[str, Any]]]
 
 
@@ -382,7 +382,7 @@ def test_tiered_imagenet_is_reproduced_from_the_published_files(
     assert (row["data"], row["way"], row["shot"], row["tasks"], row["updates"]) == ("tiered-imagenet-leo", 5, 1, 20, 3)
     nearest = f"{row['nearest_mean']['accuracy']['mean']:.4f}"
     written = (tmp_path / "out" / "results.md").read_text()
-    assert f"The nearest class mean of the same features, scaled to length 1: {nearest}" in written
+    assert f"| nearest class mean | {nearest} ± " in written
     assert (tmp_path / "out" / "report.html").is_file()
     simpa = results_page([row | {"label": "simpa", "algorithm": "simpa"}], [], "tiered-imagenet-1shot")
     assert "| 0.7026 / – / – |" in simpa  # what the paper prints
@@ -424,7 +424,7 @@ def test_a_trial_says_what_it_has_that_today_it_would_not_have(
 
 def test_commands_name_the_device_of_each_method() -> None:
     written = results_page(read_results(RESULTS / "features-cifar-fs-5shot.json"), [], "features-cifar-fs-5shot")
-    assert "On a CPU, and so on other tasks than the others, though as many: ABML.\n" in written
+    assert "Evaluated on a CPU, and so on other test tasks: ABML.\n" in written
     assert "--only abml --seeds 1 --device cpu" in written
     assert "--only maml protonet simpa --seeds 3 --device cuda" in written
 

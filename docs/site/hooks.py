@@ -25,16 +25,6 @@ LINK = re.compile(
 )
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add to the results the pages of docs/ that the navigation does not name: those that commands have written."""
-    nav = config.nav or []
-    named = {page for section in nav for pages in section.values() for page in pages}
-    for section in nav:
-        if "Results" in section:
-            section["Results"] += sorted({path.name for path in Path(config.docs_dir).glob("*.md")} - named)
-    return config
-
-
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the modules' pages, the results and the changelog."""
     for module in modules():

@@ -1,6 +1,6 @@
 """Measurements of `fewsure bench` as a table, and as a page with figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,8 +43,8 @@ def bench_table(record: Row) -> str:
     return "\n".join([head, "", table, *(["", *more] if more else [])])
 
 
-def bench_page(record: Row, page: Path) -> None:
-    """Write the page, and its figures into `figures/` beside it."""
+def bench_page(record: Row, page: Path, on_cpu: Row | None = None) -> None:
+    """Write the page, and its figures into `figures/` beside it; with the times of `benchmarks/vectorised.py`."""
     figures = page.parent / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     if record["scaling"]:
@@ -57,12 +57,14 @@ def bench_page(record: Row, page: Path) -> None:
         .render(
             record=record,
             table=markdown_table,
-            headers=HEADERS,
-            cases=_cases(record),
-            counted=_counted(record["cases"]),
+            cases=_by_kind(record["cases"], _updates),
+            counted=_by_kind(record["cases"], _counted),
+            several=len({row["T"] for row in record["cases"]}) > 1,
             scaling=list(map(_scaling, record["scaling"])),
             curves=list(map(_curve, record["curves"])),
             evaluations=list(map(_evaluation, record["evaluations"])),
+            on_cpu=on_cpu,
+            cpu_cases=[_on_cpu(row) for row in on_cpu["cases"]] if on_cpu else [],
         )
     )
     write_atomically(page, text)
@@ -97,21 +99,47 @@ def _maml_beside(row: Row, rows: Sequence[Row]) -> Row | None:
     return found[0] if found else None
 
 
-def _counted(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The paper's count beside measurements, for the methods that it counts, relative to MAML."""
-    cases = {(case.method, case.tasks): case for case in headline_cases()}
-    found = []
+Shown = Callable[[Row, Row | None], str | None]
+"""(measurements, MAML's on the same tasks) → a cell."""
+
+
+def _by_kind(rows: Sequence[Row], shown: Shown) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Headers and lines of a table with a line for each method and a column for each kind of task."""
+    kinds = list(dict.fromkeys(row["tasks"] for row in rows))
+    several = len({row["T"] for row in rows}) > 1
+    lines: dict[str, dict[str, str]] = {}
     for row in rows:
-        case, base = cases.get((row["method"], row["tasks"])), _maml_beside(row, rows)
-        if case is None or case.formula is None or base is None or row["precision"] == "bf16":
-            continue
-        counted = (at.with_options("training", tasks=row["T"]) for at in (case, cases["maml", row["tasks"]]))
-        ours, mamls = (at.paper_count() for at in counted)
-        time = base["updates_per_second"] / row["updates_per_second"]
-        ratios = (ours / mamls, row["operations"] / base["operations"], time)
-        names = (row["tasks"], row["method"], row["precision"], str(row["T"]))
-        found.append((*names, *(f"{ratio:,.2f}" for ratio in ratios)))
-    return found
+        name = row["method"] + (f", {row['precision']}" if row["precision"] != "tf32" else "")
+        if cell := shown(row, _maml_beside(row, rows)):
+            lines.setdefault(name + (f", T = {row['T']}" if several else ""), {})[row["tasks"]] = cell
+    return ("method", *kinds), [(name, *(cells.get(kind, ABSENT) for kind in kinds)) for name, cells in lines.items()]
+
+
+def _updates(row: Row, maml: Row | None) -> str:
+    ratio = f" ({maml['updates_per_second'] / row['updates_per_second']:.2f})" if maml else ""
+    faster = f", {row['speed_up']:,.0f}×" if row["reference_updates_per_second"] is not None else ""
+    return f"{row['updates_per_second']:,.1f}{ratio}{faster}"
+
+
+def _counted(row: Row, maml: Row | None) -> str | None:
+    """Measurements beside the paper's count, for the methods that it counts, relative to MAML."""
+    cases = {(case.method, case.tasks): case for case in headline_cases()}
+    case = cases.get((row["method"], row["tasks"]))
+    if case is None or case.formula is None or maml is None or row["precision"] == "bf16" or row["method"] == "maml":
+        return None
+    counted = (at.with_options("training", tasks=row["T"]) for at in (case, cases["maml", row["tasks"]]))
+    ours, mamls = (at.paper_count() for at in counted)
+    ratios = (
+        ours / mamls,
+        row["operations"] / maml["operations"],
+        maml["updates_per_second"] / row["updates_per_second"],
+    )
+    return " / ".join(f"{ratio:,.{1 if ratio < 100 else 0}f}" for ratio in ratios)
+
+
+def _on_cpu(row: Row) -> tuple[str, ...]:
+    times = (f"{1000 * row[way]:,.1f}" for way in ("vectorised", "loop"))
+    return row["tasks"], row["method"], str(row["T"]), *times, f"{row['loop'] / row['vectorised']:.2f}", row["chosen"]
 
 
 def _scaling(curve: Row) -> tuple[str, ...]:

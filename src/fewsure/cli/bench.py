@@ -6,7 +6,7 @@ after another, kernel by kernel, with a copy of everything for each task. All ra
 examples:
   fewsure bench --kinds sine-line --seconds 2
   fewsure bench --device cuda --precisions tf32 bf16 --scaling --curve-updates 10000 \
-      --results results/bench-h200.json --page docs/speed.md
+      --results results/bench-h200.json --page docs/results/speed.md
 """
 
 import json

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from fewsure.evaluation.temperature import Temperature
 from fewsure.report.reference import printed_for
-from fewsure.report.styles import display_name
+from fewsure.report.styles import display_name, setting
 from fewsure.report.tables import ABSENT, markdown_table
 from fewsure.report.templating import templates
 from fewsure.reproduce.targets import TARGETS, Target, read_trials
@@ -15,60 +15,173 @@ from fewsure.reproduce.targets import TARGETS, Target, read_trials
 Row = Mapping[str, Any]
 CPU = "cpu"
 SCORES = {
-    "mse": {"MSE": "mse", "ECE": "ece", "MCE": "mce", "NLL": "nll"},
-    "accuracy": {"accuracy": "accuracy", "ECE": "ece", "MCE": "mce", "NLL": "nll", "Brier": "brier"},
+    "mse": {"MSE": "mse", "NLL": "nll", "ECE": "ece", "MCE": "mce"},
+    "accuracy": {"accuracy": "accuracy", "NLL": "nll", "ECE": "ece", "MCE": "mce", "Brier": "brier"},
 }
 """By the score that comes first: the headers of scores and their names in a row."""
 DIGITS = {"mse": 3, "accuracy": 4}
+NEAREST = {"nearest_mean": "nearest class mean", "nearest_mean_centred": "nearest class mean, centred"}
+
+
+class Part(NamedTuple):
+    """What one target found."""
+
+    target: str
+    rows: Sequence[Row]
+    unfinished: Sequence[Row] = ()
+    exact: Row | None = None
+    """The scores of the exact posterior, where it is known."""
 
 
 def results_page(rows: Sequence[Row], unfinished: Sequence[Row], target: str) -> str:
-    """A table over methods (mean ± standard deviation over seeds), and one over the single runs with what they took."""
-    score = "accuracy" if "accuracy" in rows[0] else "mse"
-    entries = [(name, list(group)) for name, group in groupby(rows, key=_name)]
-    entries.sort(key=lambda entry: mean(row["nll"]["mean"] for row in entry[1]))
-    tried = dict(sorted({_name(row): row for row in [*unfinished, *rows] if row["trials"]}.items()))
-    temperatures = [_temperature(row) for row in rows]
+    """The page of one target, as `fewsure reproduce` writes it."""
+    return data_page(f"Results: {target}", [Part(target, rows, unfinished)])
+
+
+def data_page(title: str, parts: Sequence[Part]) -> str:
+    """For each part scores by method, with notes; then commands, single runs and tuning trials of all parts."""
+    known: list[str] = []
+    contexts = []
+    for part in parts:
+        notes = _notes(part)
+        contexts.append(_context(part) | {"notes": [note for note in notes if note not in known]})
+        known += notes
     page = templates("fewsure.reproduce").get_template("results.md")
-    text = page.render(
-        target=target,
-        classifies=score == "accuracy",
-        tasks=_either(rows, "tasks"),
-        updates=_either(rows, "updates"),
-        joined=any(row["train_on_validation"] for row in rows),
-        entries=_entries_table(entries, score),
-        on_cpu=_on_another_device(rows),
-        mixtures={_name(row): row["components"] for row in rows if row.get("components", 1) > 1},
-        tempered=any(temperature != Temperature() for temperature in temperatures),
-        of_mixture=any(temperature.of_mixture for temperature in temperatures),
-        exponents=any(temperature.exponent for temperature in temperatures),
-        nearest_means=[rows[0][name] for name in ("nearest_mean", "nearest_mean_centred") if name in rows[0]],
-        interval=_interval,
-        with_noise=_noise_table(entries) if all("with_noise" in row for row in rows) else None,
-        commands=_commands(rows),
-        unfinished=_unfinished_table(unfinished) if unfinished else None,
-        tuning=_tuning_table(tried, score),
-        tuning_tasks=next((row["trials"][0]["tasks"] for row in tried.values()), None),
-        made_otherwise=[name for name, row in tried.items() if _made_otherwise(row, TARGETS[target])],
-        runs=_runs_table(rows, score),
+    return f"{page.render(title=title, parts=contexts)}\n"
+
+
+def _context(part: Part) -> dict[str, Any]:
+    """The values that a part's sections show."""
+    rows, score = part.rows, _score(part.rows)
+    entries = _entries(rows)
+    tried = dict(sorted({_name(row): row for row in [*part.unfinished, *rows] if row["trials"]}.items()))
+    return {
+        "target": part.target,
+        "heading": setting(rows[0]),
+        "entries": _entries_table(entries, score, part.exact),
+        "with_noise": _noise_table(entries, part.exact) if all("with_noise" in row for row in rows) else None,
+        "commands": _commands(rows),
+        "unfinished": _unfinished_table(part.unfinished) if part.unfinished else None,
+        "tuning": _tuning_table(tried, score) if tried else None,
+        "tuning_tasks": next((f"{row['trials'][0]['tasks']:,}" for row in tried.values()), None),
+        "made_otherwise": [name for name, row in tried.items() if _made_otherwise(row, TARGETS[part.target])],
+        "runs": _runs_table(rows, score),
+    }
+
+
+def _score(rows: Sequence[Row]) -> str:
+    return "accuracy" if "accuracy" in rows[0] else "mse"
+
+
+def _entries(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """The rows of each method, the lowest NLL first."""
+    entries = [(name, list(group)) for name, group in groupby(rows, key=_name)]
+    return sorted(entries, key=lambda entry: mean(row["nll"]["mean"] for row in entry[1]))
+
+
+def _notes(part: Part) -> list[str]:
+    """The caveats of a part's table."""
+    rows, classifies = part.rows, _score(part.rows) == "accuracy"
+    temperatures = [_temperature(row) for row in rows]
+    mixtures = {_name(row): row["components"] for row in rows if row.get("components", 1) > 1}
+    on_cpu = _on_another_device(rows)
+    notes = [
+        f"{_either(rows, 'tasks')} unseen test tasks, the same for each method on one kind of device; "
+        f"{_either(rows, 'updates')} updates. The lowest NLL comes first.",
+        "± and brackets are 95 % intervals over tasks. With several seeds, scores and intervals are means over seeds; "
+        "sd is the standard deviation of the first score over seeds. The ECE's interval is a bootstrap's, biased "
+        "upwards: it never holds an error of 0.",
+        "Training time is the wall-clock time of one run; it is an upper bound where runs shared the device.",
+    ]
+    if classifies:
+        notes += [
+            "Class probabilities are means over 32 sampled networks (BMAML: its particles; MAML, ProtoNet: one). ECE "
+            "and MCE use 10 bins of confidence over the query points of all tasks.",
+            "Transductive: a prediction depends on the other queries, through normalisation (as in the paper), "
+            "centring or a temperature for each task.",
+        ]
+    else:
+        notes.append(
+            "Quantiles of 32 sampled function values (BMAML: its particles; MAML: its one function), without "
+            "observation noise and without scaling after training. MSE compares the mean with noisy labels."
+        )
+    if part.exact is not None:
+        notes.append(
+            f"The exact posterior knows how tasks are made; it was scored on {part.exact['tasks']:,} tasks of its own. "
+            "Labels have noise on top of its functions, so its ECE is above 0 in this protocol. A lower ECE means "
+            "functions that vary more than the exact posterior's."
+        )
+    if any(row["train_on_validation"] for row in rows):
+        notes.append(
+            "Final runs also train on the validation classes. They take their temperature from the best trial, which "
+            "did not train on validation classes."
+        )
+    if on_cpu:
+        notes.append(f"Evaluated on a CPU, and so on other test tasks: {', '.join(on_cpu)}.")
+    if mixtures:
+        sizes = ", ".join(f"{name} {components}" for name, components in mixtures.items())
+        notes.append(f"Mixtures of generators: {sizes}.")
+    if any(temperature != Temperature() for temperature in temperatures):
+        notes.append("A temperature, fitted on validation tasks unless given, divides outputs before the softmax.")
+    if any(temperature.of_mixture for temperature in temperatures):
+        notes.append("The temperature applies to the logarithm of the mean probabilities of the sampled networks.")
+    if any(temperature.exponent for temperature in temperatures):
+        notes.append(
+            "Odds are the geometric mean of p / (1 − p) over a task's query points, with p the largest class "
+            "probability. An exponent below 0 makes confident predictions more confident; −1 is the lowest fitted."
+        )
+    if nearest := rows[0].get("nearest_mean"):
+        notes.append(
+            f"The nearest class mean uses the same features, scaled to length 1, on {nearest['tasks']:,} test tasks "
+            "of its own. Centred: without the mean of each set, as in the networks here."
+        )
+    return notes
+
+
+def _entries_table(entries: Sequence[tuple[str, Sequence[Row]]], score: str, exact: Row | None) -> str:
+    digits, classifies = DIGITS[score], score == "accuracy"
+    reference = any(printed_for(rows[0]) for _, rows in entries)
+    names = list(SCORES[score])
+    headers = (
+        *("method", *names, *["transductive"] * classifies, "seeds", "training"),
+        *[f"paper: {' / '.join([names[0], 'ECE', 'MCE'])}"] * reference,
     )
-    return f"{text}\n"
 
+    def scores(rows: Sequence[Row]) -> list[str]:
+        return [_averaged(rows, key, digits) for key in SCORES[score].values()]
 
-def _entries_table(entries: Sequence[tuple[str, Sequence[Row]]], score: str) -> str:
-    names, classifies = list(SCORES[score]), score == "accuracy"
-    transductive = ["transductive"] * classifies
-    headers = ("entry", "seeds", "samples", *names, *transductive, f"{' / '.join(names[:3])} in the paper")
     cells = [
         (
-            *(name, str(len(rows)), str(rows[0]["samples"])),
-            *(_over_seeds(rows, key, DIGITS[score]) for key in SCORES[score].values()),
-            *["yes" if rows[0]["transductive"] else "no"] * classifies,
-            _in_the_paper(rows[0]),
+            *(name, *scores(rows), *["yes" if rows[0]["transductive"] else "no"] * classifies, _seeds(rows, score)),
+            *(f"{mean(row['train_seconds'] for row in rows):,.0f} s", *[_in_the_paper(rows[0])] * reference),
         )
         for name, rows in entries
     ]
+    if exact is not None:
+        cells.append(("exact posterior", *scores([exact]), ABSENT, ABSENT, *[ABSENT] * reference))
+    first = entries[0][1][0]
+    for key, name in NEAREST.items():
+        if key in first:
+            accuracy, others = _interval(first[key]["accuracy"], digits), [ABSENT] * (len(names) - 1)
+            transductive = "yes" if key == "nearest_mean_centred" else "no"
+            cells.append((name, accuracy, *others, transductive, ABSENT, ABSENT, *[ABSENT] * reference))
     return markdown_table(headers, cells)
+
+
+def _averaged(rows: Sequence[Row], key: str, digits: int) -> str:
+    """A score with its interval over tasks, both averaged over seeds; MCE goes without."""
+    found = [row[key] for row in rows]
+    if isinstance(found[0], Mapping):
+        return _interval({part: mean(one[part] for one in found) for part in ("mean", "ci95")}, digits)
+    if key == "mce":
+        return f"{mean(found):.4f}"
+    low, high = (mean(row[f"{key}_ci95"][end] for row in rows) for end in (0, 1))
+    return f"{mean(found):.4f} [{low:.4f}, {high:.4f}]"
+
+
+def _seeds(rows: Sequence[Row], score: str) -> str:
+    spread = f" (sd {stdev(row[score]['mean'] for row in rows):.{DIGITS[score]}f})" if len(rows) > 1 else ""
+    return f"{len(rows)}{spread}"
 
 
 def _in_the_paper(row: Row) -> str:
@@ -84,11 +197,11 @@ def _in_the_paper(row: Row) -> str:
 def _runs_table(rows: Sequence[Row], score: str) -> str:
     classifies = score == "accuracy"
     facts = ("updates", "training", "device", "preset", "version")
-    headers = ("entry", "seed", next(iter(SCORES[score])), "ECE", "MCE", *["temperature"] * classifies, *facts)
+    headers = ("method", "seed", next(iter(SCORES[score])), "ECE", "MCE", *["temperature"] * classifies, *facts)
     cells = [
         (
-            *(_name(row), str(row["train_seed"]), _interval(row[score], DIGITS[score])),
-            *(f"{row[key]:.4f} [{row[f'{key}_ci95'][0]:.4f}, {row[f'{key}_ci95'][1]:.4f}]" for key in ("ece", "mce")),
+            *(_name(row), str(row["train_seed"]), _interval(row[score], DIGITS[score]), f"{row['ece']:.4f}"),
+            f"{row['mce']:.4f} [{row['mce_ci95'][0]:.4f}, {row['mce_ci95'][1]:.4f}]",
             *[_formula(_temperature(row))] * classifies,
             *(f"{row['updates']:,}", f"{row['train_seconds']:,.0f} s", row["device"], row["preset"], row["version"]),
         )
@@ -103,12 +216,13 @@ def _on_another_device(rows: Sequence[Row]) -> list[str]:
     return [] if all(row["device"] == CPU for row in rows) else names
 
 
-def _noise_table(entries: Sequence[tuple[str, Sequence[Row]]]) -> str:
+def _noise_table(entries: Sequence[tuple[str, Sequence[Row]]], exact: Row | None) -> str:
+    shown = [*entries, *([("exact posterior", [exact])] if exact else [])]
     cells = [
-        (name, *(_over_seeds([row["with_noise"] for row in rows], error, 3) for error in ("ece", "mce")))
-        for name, rows in entries
+        (name, *(f"{mean(row['with_noise'][error] for row in rows):.4f}" for error in ("ece", "mce")))
+        for name, rows in shown
     ]
-    return markdown_table(("entry", "ECE with noise", "MCE with noise"), cells)
+    return markdown_table(("method", "ECE with noise", "MCE with noise"), cells)
 
 
 def _commands(rows: Sequence[Row]) -> list[str]:
@@ -132,12 +246,12 @@ def _unfinished_table(runs: Sequence[Row]) -> str:
         (_name(run), str(run["train_seed"]), f"{run['update']:,} of {run['updates']:,}", str(run["preset"]))
         for run in runs
     ]
-    return markdown_table(("entry", "seed", "updates logged", "preset"), cells)
+    return markdown_table(("method", "seed", "updates logged", "preset"), cells)
 
 
 def _tuning_table(tried: Mapping[str, Row], score: str) -> str:
     """The trials of each entry, of which its rows are the best."""
-    headers = ("entry", "trial", "options on top of the recommended ones", "NLL", next(iter(SCORES[score])), "ECE")
+    headers = ("method", "trial", "options on top of the recommended ones", "NLL", next(iter(SCORES[score])), "ECE")
     cells = [
         (
             *(name, str(trial["trial"])),
@@ -195,9 +309,3 @@ def _either(rows: Sequence[Row], name: str) -> str:
 
 def _interval(score: Mapping[str, float], digits: int) -> str:
     return f"{score['mean']:.{digits}f} ± {score['ci95']:.{digits}f}"
-
-
-def _over_seeds(rows: Sequence[Row], key: str, digits: int) -> str:
-    values = [float(row[key]["mean"] if isinstance(row[key], Mapping) else row[key]) for row in rows]
-    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{mean(values):.{digits}f}{spread}"

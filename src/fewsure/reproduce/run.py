@@ -190,7 +190,7 @@ class Reproduction:
             if run_of(facts := self._facts(run)) not in written
         ]
         try:
-            figure, text = figure_png(_figure(rows)), results_page(rows, unfinished, self.name)
+            figure, text = figure_png(results_figure(rows)), results_page(rows, unfinished, self.name)
         except (KeyError, TypeError, IndexError) as error:
             if not kept:
                 raise
@@ -290,7 +290,7 @@ def _copy_run(trial: Path, folder: Path) -> None:
         copied.replace(folder)
 
 
-def _figure(rows: Sequence[Row]) -> Figure:
+def results_figure(rows: Sequence[Row]) -> Figure:
     """The first seed of each method beside the paper's figures."""
     first = list({row["label"]: row for row in sorted(rows, key=lambda row: -row["train_seed"])}.values())
     first.sort(key=lambda row: str(row["label"]))
