@@ -12,7 +12,6 @@ from fewsure.data.augmentation import Augmentation, Moving
 from fewsure.data.description import DataSet
 from fewsure.data.episodes import Episodes
 from fewsure.data.io.cache import load
-from fewsure.data.memory import remembered
 from fewsure.data.pools import Pool, Split, restrict
 from fewsure.data.protocol import Data, pool_on
 from fewsure.data.scaling import Scale
@@ -134,7 +133,16 @@ class Classification(Data):
         return load(self.data_set, split)
 
     def tasks(self, split: Split, device: torch.device) -> Episodes:
-        return _episodes(self.at_temperature_1, split, device)  # which do not depend on it
+        training = split == "train"
+        return Episodes(
+            pool_on(self.at_temperature_1, split, device),  # which does not depend on it
+            way=self.training_outputs if training else self.way,
+            shot=(self.train_shot if training else None) or self.shot,
+            query=(self.train_query if training else None) or self.query,
+            within_group=self.draws_within_group,
+            augmentation=self.augmentation if training else None,
+            name=f"{self.name}, {split}",
+        )
 
     @property
     def needed_examples(self) -> int:
@@ -152,20 +160,6 @@ class Classification(Data):
         if all(enough) or largest < (self.training_outputs if split == "train" else self.way):
             return pool
         return restrict(pool, list(compress(pool.classes, enough)))
-
-
-@remembered
-def _episodes(data: Classification, split: Split, device: torch.device) -> Episodes:
-    training = split == "train"
-    return Episodes(
-        pool_on(data, split, device),
-        way=data.training_outputs if training else data.way,
-        shot=(data.train_shot if training else None) or data.shot,
-        query=(data.train_query if training else None) or data.query,
-        within_group=data.draws_within_group,
-        augmentation=data.augmentation if training else None,
-        name=f"{data.name}, {split}",
-    )
 
 
 @dataclass(frozen=True)

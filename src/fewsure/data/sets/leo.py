@@ -13,6 +13,8 @@ from fewsure.data.features import FeatureSet
 from fewsure.data.io import archives
 from fewsure.data.io.unpickle import as_text, load_fields, published_layout
 from fewsure.data.pools import Split
+from fewsure.data.sets.mini_imagenet import MiniImageNet
+from fewsure.data.sets.tiered_imagenet import TieredImageNet
 from fewsure.errors import FewsureError
 
 SIZE = 640
@@ -69,13 +71,13 @@ def _items(stream: IO[bytes], where: str) -> list[Item]:
     return items
 
 
-def _data_set(name: str, inside: str, images: str, classes: dict[Split, int]) -> DataSet:
+def _data_set(images: DataSet, inside: str) -> DataSet:
     return DataSet(
-        name=name,
-        title=f"features of the images of {images}, from LEO's network",
+        name=f"{images.name}-leo",
+        title=f"features of the images of {images.name}, from LEO's network",
         citation="Rusu et al., Meta-learning with latent embedding optimization, ICLR 2019",
         shape=(SIZE,),
-        classes=classes,
+        classes=images.classes,
         placement=f"train_embeddings.pkl, val_embeddings.pkl and test_embeddings.pkl of {inside}, or {STEM}.zip",
         files=_files,
         read=partial(_read, inside),
@@ -87,21 +89,11 @@ def _data_set(name: str, inside: str, images: str, classes: dict[Split, int]) ->
 class MiniImageNetLeo(FeatureSet):
     """mini-ImageNet as LEO's 640-dimensional features (Rusu et al., 2019)."""
 
-    data_set = _data_set(
-        "mini-imagenet-leo",
-        "miniImageNet/center",
-        "mini-ImageNet",
-        {"train": 64, "validation": 16, "test": 20},
-    )
+    data_set = _data_set(MiniImageNet.data_set, "miniImageNet/center")
 
 
 @dataclass(frozen=True)
 class TieredImageNetLeo(FeatureSet):
     """tiered-ImageNet as LEO's 640-dimensional features (Rusu et al., 2019)."""
 
-    data_set = _data_set(
-        "tiered-imagenet-leo",
-        "tieredImageNet/center",
-        "tiered-ImageNet",
-        {"train": 351, "validation": 97, "test": 160},
-    )
+    data_set = _data_set(TieredImageNet.data_set, "tieredImageNet/center")
