@@ -66,7 +66,7 @@ def test_the_sections_on_guarantees_and_reliability_are_what_their_commands_writ
         json.loads((RESULTS / f"{name}.json").read_text()) for name in ("certificates", "reliability")
     )
     assert section((DOCS / "guarantees.md").read_text(), BEGIN, END) == certificates_section(certificates)
-    page = (DOCS / "reliability.md").read_text()
+    page = (DOCS / "how-to" / "long-runs.md").read_text()
     assert section(page, figures.BEGIN, figures.END) == figures.section(reliability)
 
 

@@ -14,7 +14,7 @@ from . import faults, fuzz, ranks
 from .soak import soak
 
 RESULTS = faults.ROOT / "results" / "reliability.json"
-PAGE = faults.ROOT / "docs" / "reliability.md"
+PAGE = faults.ROOT / "docs" / "how-to" / "long-runs.md"
 BEGIN, END = "<!-- reliability: begin -->", "<!-- reliability: end -->"
 POINTS, INPUTS, MINUTES = 30, 120_000, 30.0
 
