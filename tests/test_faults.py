@@ -220,8 +220,8 @@ def breaking_at(monkeypatch: pytest.MonkeyPatch, first: int, last: int, what: st
 
 
 def test_all_terms_that_blew_up_are_named_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Simpa._kl
-    monkeypatch.setattr(Simpa, "_kl", lambda *arguments: whole(*arguments) + math.inf)
+    whole = Simpa._theorem_2
+    monkeypatch.setattr(Simpa, "_theorem_2", lambda self, losses, kl, *rest: whole(self, losses, kl + math.inf, *rest))
     run = Run.create(tmp_path / "run", dataclasses.replace(EXPERIMENT, algorithm=small_simpa()))
     expected = "`R_i`, `bound`, `kl` are not finite, and 3 updates in a row were skipped; no checkpoint was made"
     with pytest.raises(Diverged, match=expected):
