@@ -21,7 +21,8 @@ CONTENT = "# {0}\n\n::: {0}\n    options: {{show_root_heading: false, show_root_
 ELSEWHERE = re.compile(r'(?:src|data|<link[^>]* href)="https?://')
 CHANGELOG = "CHANGELOG.md"
 LINK = re.compile(
-    r"\]\((?P<up>(?:\.\./)+)(?P<path>(?:src|results|benchmarks|examples)/[^)#]*|CHANGELOG\.md)(?P<anchor>#[^)]*)?\)"
+    r"\]\((?P<up>(?:\.\./)+)(?P<path>(?:src|benchmarks|examples)/[^)#]*|results/[^)#]*\.json|CHANGELOG\.md)"
+    r"(?P<anchor>#[^)]*)?\)"
 )
 
 
