@@ -118,7 +118,8 @@ def _by_kind(rows: Sequence[Row], shown: Shown) -> tuple[tuple[str, ...], list[t
 def _updates(row: Row, maml: Row | None) -> str:
     ratio = f" ({maml['updates_per_second'] / row['updates_per_second']:.2f})" if maml else ""
     faster = f", {row['speed_up']:,.0f}×" if row["reference_updates_per_second"] is not None else ""
-    return f"{row['updates_per_second']:,.1f}{ratio}{faster}"
+    memory = f", {row['memory_gib']:.1f} GiB" if row["memory_gib"] is not None else ""
+    return f"{row['updates_per_second']:,.1f}{ratio}{faster}{memory}"
 
 
 def _counted(row: Row, maml: Row | None) -> str | None:
