@@ -223,9 +223,9 @@ def test_an_objective_may_look_at_the_samples_or_at_their_kl_alone(
 ) -> None:
     posterior = ImplicitPosterior(Mlp((1, 7, 1)), 3, (6,), "normal", rank=5)
     source = streams.generator(0, "one")
-    theta = stack_components([posterior.init(source) for _ in range(2)])
+    theta = stack_components([posterior.generator.init(source) for _ in range(2)])
     z = torch.randn(5, 3, generator=source).to(DEVICE)
-    start, _ = posterior.start(theta, theta, 0.0)
+    start, _ = posterior.generator.start(theta, theta, 0.0, shared=True)
     parameters = {name: value.to(DEVICE) for name, value in start.items()}
     request = SampleRequest(2, KlEstimate(moments=True, prior_std=0.3))
 

@@ -8,6 +8,7 @@ samples, losses and bounds have a leading dimension of components.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -113,8 +114,9 @@ class Simpa(Algorithm):
             require(all(size > 0 for size in sizes), name, "layer sizes above 0", sizes)
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
-        family, kl, around = self.posterior(model), self.kl_estimate(model), self.initial_weights == "network"
-        components = [_parts(family.init(generator, around), kl.init(generator)) for _ in range(self.components)]
+        family, kl = self.posterior(model).generator, self.kl_estimate(model)
+        init = partial(family.init_around, model.network) if self.initial_weights == "network" else family.init
+        components = [_parts(init(generator), kl.init(generator)) for _ in range(self.components)]
         return stack_components(components)  # type: ignore[no-any-return]
 
     def noise(self, model: Model, support: int, query: int) -> NoiseSpec:
@@ -150,11 +152,10 @@ class Simpa(Algorithm):
 
     def _draw_theta(self, meta: Parts, model: Model, noise: Noise) -> tuple[Params, Tensor]:
         """Eq. 7 and 9: θ ~ q(θ; ψ) = N(μ_θ, σ₀ I), which all tasks share, and its KL to p(θ) = N(0, σ_θ² I)."""
-        family = self.posterior(model)
-        shift = unflatten(family.generator, noise["theta"])
-        theta, squared_norm = family.start(meta["generator"], shift, self.sigma_0**0.5)
-        size = weight_count(family.generator)
-        return theta, isotropic_kl(squared_norm, size, self.sigma_0, self.sigma_theta**2)
+        network, shared = self.posterior(model).generator, self.shares_a_layer(model)
+        shift = unflatten(network, noise["theta"])
+        theta, squared_norm = network.start(meta["generator"], shift, self.sigma_0**0.5, shared=shared)
+        return theta, isotropic_kl(squared_norm, weight_count(network), self.sigma_0, self.sigma_theta**2)
 
     def posterior(self, model: Model) -> ImplicitPosterior:
         """Eq. 10: q(w; λ), w = G(z; λ), z ~ p(z). The rank is that of the gradients of all samples of a task."""

@@ -8,25 +8,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from fewsure.core.devices import in_full, rounded_type
+from fewsure.core.devices import in_full
 from fewsure.core.gradient import clip, detach
 from fewsure.kernels import fused_generator
 from fewsure.kernels.fused import fused_kernels_fit
 from fewsure.kernels.rounding import take_rounded_step
-from fewsure.networks.mlp import ALIGNED, Mlp
-from fewsure.networks.weights import flatten, weight_count
+from fewsure.networks.weights import weight_count
+from fewsure.posteriors.generator import Generator
 from fewsure.posteriors.last_layer import LastLayer, PullBack, SampleRequest, Samples, clipped, with_pull_back
 from fewsure.theory.divergences import moment_kl, semi_implicit_kl
 from fewsure.types import Draw, Network, Noise, Params
 
-INITIAL_SPREAD = 0.1
-MOST = 0.99
-"""Size of a weight that the generator is made to begin with: tanh reaches 1 at infinity."""
 Latent = Literal["uniform", "normal"]
 
 Step = Callable[[Samples, float, float | None], Params]
@@ -37,8 +33,7 @@ Step = Callable[[Samples, float, float | None], Params]
 class ImplicitPosterior:
     """q(w; λ):  w = G(z; λ), z ~ p(z)   (Eq. 10);  with weight noise s > 0,  w = G(z; λ) + s·noise.
 
-    G is fully connected with ReLU and ends in tanh, which keeps the weights it makes in (−1, 1). λ are G's weights.
-    Without weight noise q has no density, and its KL to any prior that has one is infinite.
+    λ are G's weights. Without weight noise q has no density, and its KL to any prior that has one is infinite.
     """
 
     network: Network
@@ -54,8 +49,8 @@ class ImplicitPosterior:
     """The rank that a task's change of the last layer can reach; 0 if a task has its own copy of that layer."""
 
     @property
-    def generator(self) -> Mlp:
-        return Mlp((self.latent, *self.hidden, weight_count(self.network)), last="tanh", scaled=self.scaled)
+    def generator(self) -> Generator:
+        return Generator((self.latent, *self.hidden, weight_count(self.network)), scaled=self.scaled)
 
     @property
     def shares_a_layer(self) -> bool:
@@ -69,25 +64,6 @@ class ImplicitPosterior:
             draws["weights"] = Draw((*samples[:-1], noisy or samples[-1], weight_count(self.network)))
         return draws
 
-    def init(self, generator: torch.Generator, around: bool = False) -> Params:
-        """One component's initial parameters; `around` those of the base network, with a tenth of its spread."""
-        parameters, (last, bias) = self.generator.init(generator), self._last
-        if not around:
-            return parameters
-        centre = flatten(self.network.init(generator)).clamp(-MOST, MOST).atanh()
-        return parameters | {last: INITIAL_SPREAD * parameters[last], bias: centre}
-
-    def start(self, mean: Params, shift: Params, std: float) -> tuple[Params, Float[Tensor, " K"]]:
-        """(λ before the first step: mean + std·shift, ‖mean‖²).
-
-        The last layer is padded so that its rows are aligned for GPUs, and rounded if the `precision` wants that and a
-        task does not change it.
-        """
-        last, bias = self._last
-        padding = -weight_count(self.network) % ALIGNED
-        rounded = {last: rounded_type(mean[last])} if self.shares_a_layer else {}
-        return fused_generator.start(mean, shift, std, {last: padding, bias: padding}, rounded)
-
     def sample(self, parameters: Params, noise: Noise) -> Float[Tensor, "K S n"]:
         """w, S flat weight vectors of each component."""
         return self.see(parameters, noise, SampleRequest(noise["z"].shape[-2]))["fit"]
@@ -95,10 +71,11 @@ class ImplicitPosterior:
     def see(self, parameters: Params, noise: Noise, request: SampleRequest) -> Samples:
         """Samples of w; `z` (S, latent) is the same for all components, or (K, S, latent)."""
         parameters = parameters if self.shares_a_layer else self.generator.rounded(parameters)
-        hidden = self._hidden_units(parameters, self._latents(parameters, noise))
+        hidden = self.generator.hidden_units(parameters, self.generator.latents(parameters, noise["z"]))
+        last_layer = self.generator.last_layer(parameters)
         if self._fuses(hidden, request):
-            return self._fused(parameters, hidden, noise, request, rank=0)[0]
-        return self._pick(self._last_layer(parameters).means(hidden), noise, request)
+            return self._fused(last_layer, hidden, noise, request, rank=0)[0]
+        return self._pick(last_layer.means(hidden), noise, request)
 
     def generate(
         self, parameters: Params, noise: Noise, request: SampleRequest, *, first_order: bool
@@ -119,20 +96,21 @@ class ImplicitPosterior:
     def _generate_low_rank(
         self, parameters: Params, at: Params, noise: Noise, request: SampleRequest
     ) -> tuple[Samples, Step]:
-        trunk, z = {name: at[name] for name in self._trunk.shapes}, self._latents(at, noise)
-        hidden, pull_back = with_pull_back(lambda params: self._hidden_units(params, z), trunk)
+        generator, last_layer = self.generator, self.generator.last_layer(at)
+        hidden_units = partial(generator.hidden_units, z=generator.latents(at, noise["z"]))
+        hidden, pull_back = with_pull_back(hidden_units, generator.trunk(at))
         if self._fuses(hidden, request):
-            samples, pull_back_last = self._fused(at, hidden, noise, request, self.rank)
+            samples, pull_back_last = self._fused(last_layer, hidden, noise, request, self.rank)
         else:
             pick = partial(self._pick, noise=noise, request=request)
-            samples, pull_back_last = self._last_layer(at).generate(hidden, pick)
+            samples, pull_back_last = last_layer.generate(hidden, pick)
 
         def step(gradient: Samples, lr: float, limit: float | None) -> Params:
             grads = pull_back_last(gradient, limit is not None)
-            rows, others = grads.rows, pull_back(grads.hidden) | {self._last[1]: grads.bias}
+            rows, others = grads.rows, pull_back(grads.hidden) | {generator.last_names[1]: grads.bias}
             if limit is not None:
                 rows, others = clipped(grads, others, limit)
-            return take_rounded_step(parameters, others, lr) | self._last_layer(at).factors(rows, grads.right, lr)
+            return take_rounded_step(parameters, others, lr) | last_layer.factors(rows, grads.right, lr)
 
         return samples, step
 
@@ -159,11 +137,11 @@ class ImplicitPosterior:
         return found
 
     def _fused(
-        self, parameters: Params, hidden: Tensor, noise: Noise, request: SampleRequest, rank: int
+        self, last_layer: LastLayer, hidden: Tensor, noise: Noise, request: SampleRequest, rank: int
     ) -> tuple[Samples, PullBack]:
         """Samples by kernels of our own; `rank` is 0 where they are to be differentiated."""
         weights = weight_count(self.network)
-        samples, pull_back = self._last_layer(parameters).generate_fused(hidden, request, weights, rank)
+        samples, pull_back = last_layer.generate_fused(hidden, request, weights, rank)
         return samples | {"fit": self.perturb(samples["fit"], noise)}, pull_back
 
     def _fuses(self, hidden: Tensor, request: SampleRequest) -> bool:
@@ -173,25 +151,3 @@ class ImplicitPosterior:
         """Whether the KL needs all samples one by one, and not their moments alone."""
         kl = request.kl
         return kl.critic is not None or kl.means or (kl.moments and self.weight_noise > 0)
-
-    @property
-    def _trunk(self) -> Mlp:
-        """The generator below its last layer."""
-        return Mlp((self.latent, *self.hidden), last="relu", scaled=self.scaled)
-
-    @property
-    def _last(self) -> tuple[str, str]:
-        """The names of the last layer's weight and bias."""
-        return f"{len(self.hidden)}.weight", f"{len(self.hidden)}.bias"
-
-    def _last_layer(self, parameters: Params) -> LastLayer:
-        weight, bias = self._last
-        return LastLayer(parameters[weight], parameters[bias], parameters.get("left"), parameters.get("right"))
-
-    def _latents(self, parameters: Params, noise: Noise) -> Tensor:
-        """z of each component, (K, S, latent)."""
-        return noise["z"].expand(len(parameters[self._last[1]]), *noise["z"].shape[-2:])
-
-    def _hidden_units(self, parameters: Params, z: Tensor) -> Tensor:
-        """What the last layer multiplies by its weights."""
-        return self.generator.entering(self._trunk(parameters, z) if self.hidden else z, len(self.hidden))
