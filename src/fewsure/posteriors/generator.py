@@ -29,7 +29,7 @@ class Generator(Mlp):
     last: Activation = "tanh"
 
     def init_around(self, network: Network, generator: torch.Generator) -> Params:
-        """Initial parameters of a component: it makes initial weights of `network`, with a tenth of the usual spread."""
+        """A component's initial parameters, which make initial weights of `network`, with a tenth of its own spread."""
         parameters, (last, bias) = self.init(generator), self.last_names
         centre = flatten(network.init(generator)).clamp(-MOST, MOST).atanh()
         return parameters | {last: INITIAL_SPREAD * parameters[last], bias: centre}
