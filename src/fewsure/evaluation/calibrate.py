@@ -58,9 +58,8 @@ def calibrated(run: Run, device: torch.device) -> Experiment:
 
 def calibrated_at(experiment: Experiment, meta: Parts, device: torch.device, *, tasks: int = TASKS) -> Experiment:
     """The experiment with what is to be learned, for these meta-parameters."""
-    return (
-        _with(experiment, calibrate(experiment, meta, device, tasks=tasks)) if uncalibrated(experiment) else experiment
-    )
+    needed = uncalibrated(experiment)
+    return _with(experiment, calibrate(experiment, meta, device, tasks=tasks)) if needed else experiment
 
 
 def uncalibrated(experiment: Experiment) -> tuple[str, ...]:
@@ -121,7 +120,7 @@ def most_likely_temperature(outputs: Tensor, y: Tensor, exponent: float | None) 
     >>> round(found.at_even_odds, 2), round(1 / math.log(3), 2)
     (0.91, 0.91)
     """
-    sureness = torch.stack([log_odds(task) for task in outputs])
+    sureness = torch.func.vmap(log_odds)(outputs)
     centre = float(sureness.mean())
 
     def through(at_centre: float, exponent: float) -> Temperature:

@@ -4,8 +4,8 @@ Tasks come piece by piece, and memory does not grow with their number. Task t be
 sums of the groups are the same numbers whatever the pieces are.
 """
 
-from collections.abc import Callable
-from typing import TypedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict
 
 import torch
 from jaxtyping import Float
@@ -74,6 +74,13 @@ class TaskTotal:
         edges = torch.tensor([0.025, 0.975], dtype=torch.float64)
         return tuple(error.quantile(edges).tolist() for error in found)
 
+    def calibration(self, errors: Callable[[Tensor], tuple[Tensor, Tensor]]) -> dict[str, Any]:
+        """ECE and MCE of the mean record, with their intervals."""
+        named = zip(("ece", "mce"), errors(self.mean()), self.intervals(errors), strict=True)
+        return {
+            key: value for name, error, ends in named for key, value in ((name, float(error)), (f"{name}_ci95", ends))
+        }
+
 
 class TaskMean:
     """The mean and the standard error of one value per task."""
@@ -106,6 +113,22 @@ class TaskMean:
     def summary(self) -> Mean:
         """Mean ± Student's 97.5 % quantile times the standard error."""
         return {"mean": self.mean(), "ci95": round(float(stdtrit(self.tasks - 1, 0.975)) * self.error(), 12)}
+
+
+class TaskMeans:
+    """The means of several values per task, by name."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._means = {name: TaskMean() for name in names}
+
+    def add(self, records: Mapping[str, Tensor]) -> None:
+        """More tasks."""
+        for name, mean in self._means.items():
+            mean.add(records[name])
+
+    def summary(self) -> dict[str, Mean]:
+        """Each with its interval."""
+        return {name: mean.summary() for name, mean in self._means.items()}
 
 
 def mean_over_tasks(values: Float[Tensor, " T"]) -> Mean:

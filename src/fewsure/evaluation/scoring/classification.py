@@ -1,6 +1,6 @@
 """Scores of classification tasks, from class probabilities averaged over the sampled functions."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,24 +15,20 @@ from fewsure.evaluation.metrics.calibration import (
     confidence_cells,
 )
 from fewsure.evaluation.metrics.scores import brier_score, class_probabilities, negative_log_likelihood
-from fewsure.evaluation.metrics.summary import TaskMean, TaskTotal
-from fewsure.evaluation.scoring.predict import Predict
+from fewsure.evaluation.metrics.summary import TaskMeans, TaskTotal
+from fewsure.evaluation.scoring.predict import Predict, Scorer
 from fewsure.evaluation.temperature import Temperature
-from fewsure.types import Draw, Facts, Noise, Records, Task
+from fewsure.types import Facts, Noise, Records, Task
 
 SCORES = ("accuracy", "nll", "brier")
 
 
 @dataclass(frozen=True)
-class ClassificationScorer:
+class ClassificationScorer(Scorer):
     """Accuracy, likelihood and Brier score of each task; calibration pooled over the query points of all tasks."""
 
     temperature: Temperature = field(default_factory=Temperature)
     """What the outputs have been divided by."""
-
-    @property
-    def draws(self) -> Mapping[str, Draw]:
-        return {}
 
     def score(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
         """`accuracy`, `nll` and `brier`; the `confidence` of each query point and whether it was `correct`."""
@@ -50,21 +46,15 @@ class ClassificationScorer:
         }
 
     def summarise(self, shards: Iterable[Records]) -> dict[str, Any]:
-        means, table, cells = {name: TaskMean() for name in SCORES}, TaskTotal(), torch.zeros(())
+        means, table, cells = TaskMeans(SCORES), TaskTotal(), torch.zeros(())
         for records in shards:
-            for name, mean in means.items():
-                mean.add(records[name])
+            means.add(records)
             table.add(records["reliability"])
             cells = cells + confidence_cells(records["confidence"].flatten(), records["correct"].flatten())
-        ece, mce = binned_errors(table.total())
-        ece_interval, mce_interval = table.intervals(binned_errors)
         count, confidence, accuracy = table.total().unbind(-1)
         return {
-            **{name: mean.summary() for name, mean in means.items()},
-            "ece": float(ece),
-            "ece_ci95": ece_interval,
-            "mce": float(mce),
-            "mce_ci95": mce_interval,
+            **means.summary(),
+            **table.calibration(binned_errors),
             "adaptive_ece": float(adaptive_calibration_error(cells)),
             "reliability": {
                 "edges": [edge / BINS for edge in range(BINS + 1)],

@@ -14,7 +14,7 @@ function values alone, which is what the headline protocol of sine-line measures
 labels, so that even the right ones look too sure there.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,23 +22,19 @@ from torch import Tensor
 
 from fewsure.evaluation.metrics.calibration import levels_like, quantiles
 from fewsure.evaluation.metrics.density import share_below
-from fewsure.evaluation.scoring.predict import Predict
+from fewsure.evaluation.scoring.predict import Predict, Scorer
 from fewsure.evaluation.scoring.regression import label_scores, summarise
-from fewsure.types import Draw, Facts, Noise, Records, Task
+from fewsure.types import Facts, Noise, Records, Task
 
 
 @dataclass(frozen=True)
-class ObservedScorer:
+class ObservedScorer(Scorer):
     """Squared error, likelihood and reliability on the query set, in the unit of the target."""
 
     noise_std: float | None
     """In the unit that networks see; None where the method has a density of its own, or the noise is not known yet."""
     unit: float
     """The target's unit, in which errors are reported: its standard deviation over the training rows."""
-
-    @property
-    def draws(self) -> Mapping[str, Draw]:
-        return {}
 
     def score(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
         """`label_scores` and two rows of 11 `reliability` levels."""

@@ -1,13 +1,13 @@
-"""How a task is predicted, as scorers ask for it."""
+"""How a task is predicted, and what scorers make of it."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from fewsure.errors import FewsureError
 from fewsure.evaluation.metrics.density import around_functions
-from fewsure.types import Mixture
+from fewsure.types import Draw, Facts, Mixture, Noise, Records, Task
 
 
 class Predict(NamedTuple):
@@ -29,3 +29,20 @@ class Predict(NamedTuple):
             raise FewsureError("the noise on labels is not known yet; evaluate a trained run, or give --noise-std")
         values = self.functions(x) if functions is None else functions
         return around_functions(values.squeeze(-1), noise_std)
+
+
+class Scorer(Protocol):
+    """Scores of one task, and their summary."""
+
+    @property
+    def draws(self) -> Mapping[str, Draw]:
+        """Random numbers of a task that its scores use, beside those that predictions use."""
+        return {}
+
+    def score(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
+        """What is recorded of one task."""
+        ...
+
+    def summarise(self, shards: Iterable[Records]) -> dict[str, Any]:
+        """The figures over all tasks, whose records come shard by shard, as JSON values."""
+        ...

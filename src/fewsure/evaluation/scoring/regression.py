@@ -19,8 +19,8 @@ from torch import Tensor
 from fewsure.data.sets.sine_line import GRID
 from fewsure.evaluation.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
 from fewsure.evaluation.metrics.density import crps, log_density, mean, share_below
-from fewsure.evaluation.metrics.summary import TaskMean, TaskTotal
-from fewsure.evaluation.scoring.predict import Predict
+from fewsure.evaluation.metrics.summary import TaskMeans, TaskTotal
+from fewsure.evaluation.scoring.predict import Predict, Scorer
 from fewsure.types import Draw, Facts, Mixture, Noise, Records, Task
 
 SAMPLES_WITH_NOISE = 32
@@ -28,7 +28,7 @@ LABEL_SCORES = ("mse", "nll", "crps", "coverage_90")
 
 
 @dataclass(frozen=True)
-class RegressionScorer:
+class RegressionScorer(Scorer):
     """Squared error and likelihood on the query set, reliability over the whole range, where the truth is known."""
 
     noise_std: float
@@ -69,29 +69,15 @@ def label_scores(density: Mixture, y: Tensor, unit: float = 1.0) -> dict[str, Te
 
 def summarise(shards: Iterable[Records], variant: str) -> dict[str, Any]:
     """Means of `label_scores`, the calibration of `reliability`, and that of the variant under its name."""
-    means = {name: TaskMean() for name in LABEL_SCORES}
-    headline, other = TaskTotal(), TaskTotal()
+    means, headline, other = TaskMeans(LABEL_SCORES), TaskTotal(), TaskTotal()
     for records in shards:
-        for name, over_tasks in means.items():
-            over_tasks.add(records[name])
+        means.add(records)
         headline.add(records["reliability"])
         other.add(records[f"reliability_{variant}"])
-    return {
-        **{name: over_tasks.summary() for name, over_tasks in means.items()},
-        **_calibration(headline),
-        variant: _calibration(other),
-    }
+    return {**means.summary(), **_calibration(headline), variant: _calibration(other)}
 
 
 def _calibration(reliability: TaskTotal) -> dict[str, Any]:
     """ECE and MCE with their intervals, and the diagram, from a row of observed shares for each task."""
-    observed = reliability.mean()
-    ece, mce = calibration_errors(observed)
-    ece_interval, mce_interval = reliability.intervals(calibration_errors)
-    return {
-        "ece": float(ece),
-        "ece_ci95": ece_interval,
-        "mce": float(mce),
-        "mce_ci95": mce_interval,
-        "reliability": {"levels": list(LEVELS), "observed": observed.tolist()},
-    }
+    diagram = {"levels": list(LEVELS), "observed": reliability.mean().tolist()}
+    return {**reliability.calibration(calibration_errors), "reliability": diagram}
