@@ -19,7 +19,7 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(READY)
 
-quickstart: install ## Train SImPa and MAML on sine-line, compare them, draw the figures (minutes on two CPU cores)
+quickstart: install ## Train SImPa-latent and MAML on sine-line, compare them, draw the figures (minutes on two CPU cores)
 	$(BIN)/fewsure quickstart
 
 test: install lint types ## Lint, types, doctests and tests, in as many processes as there are cores

@@ -1,4 +1,4 @@
-"""Train SImPa and MAML on sine-line, compare them on unseen tasks, draw the figures: minutes on two CPU cores.
+"""Train SImPa-latent and MAML on sine-line, compare them on unseen tasks, draw the figures: minutes on two CPU cores.
 
 examples:
   fewsure quickstart
@@ -17,7 +17,8 @@ figures  {out}/report.html and {out}/report_files/
 results  {out}/results.json
 
 what to try next
-  fewsure train simpa --out runs/simpa                     the recommended settings: best on a GPU
+  fewsure train simpa-latent --out runs/latent             the recommended settings, 20 minutes of two CPU cores
+  fewsure train simpa --preset quickstart --out runs/simpa the paper's own SImPa, as large as a CPU allows
   fewsure train simpa --preset paper --out runs/literal    every value as the paper prints it
   {evaluate:<55}  tighter intervals
   fewsure reproduce regression --budget 0.05 --seeds 1     all six methods, at a small part of the budget
@@ -50,5 +51,5 @@ def main(arguments: list[str]) -> None:
         print(json.dumps(results))
     else:
         print_tables(evaluation_tables(results))
-        evaluate = f"fewsure evaluate {options.out}/simpa --tasks 10000"
+        evaluate = f"fewsure evaluate {options.out}/simpa-latent --tasks 10000"
         print(NEXT.format(out=options.out, evaluate=evaluate))

@@ -1,4 +1,4 @@
-"""The first thing to run: SImPa and MAML on sine-line, compared on the same unseen tasks, in minutes on a CPU."""
+"""The first thing to run: SImPa-latent and MAML on sine-line, compared on the same unseen tasks."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ from fewsure.training.experiment import load_preset
 def quickstart(out: Path, device: torch.device, *, tasks: int, seed: int) -> list[dict[str, Any]]:
     """Train and evaluate both, write `results.json` and the report; the evaluations."""
     runs = []
-    for algorithm in ("simpa", "maml"):
+    for algorithm in ("simpa-latent", "maml"):
         preset = load_preset("quickstart", algorithm, "sine-line")
         experiment = dataclasses.replace(preset, training=dataclasses.replace(preset.training, seed=seed))
         run = start_run(out / algorithm, experiment, resume=True)
