@@ -1,5 +1,6 @@
 """Theorems 1 and 2 against values computed by hand, against a simulation, and with what they are worth."""
 
+import itertools
 import math
 
 import pytest
@@ -7,75 +8,64 @@ import torch
 
 from fewsure.errors import FewsureError
 from fewsure.theory.concentration import Reading, kl_inverse
+from fewsure.theory.divergences import gaussian_reading
 from fewsure.theory.pac_bayes import Bound, bound_new_task, bound_one_task, theorem_1, theorem_2
 
 ZERO = torch.tensor(0.0, dtype=torch.float64)
 
 
-def test_theorem_1_in_both_forms() -> None:
-    # m = 50, ε = 0.1: (ln 50)/0.1 = 39.1202 and ln 500 = 6.2146; KL = 10; √((10 + …)/98)
-    loss, kl = ZERO + 0.25, ZERO + 10
-    paper = theorem_1(loss, kl, examples=50, epsilon=0.1, form="paper")
-    log = theorem_1(loss, kl, examples=50, epsilon=0.1, form="log")
-    assert float(paper.total) == pytest.approx(0.25 + math.sqrt(49.12023 / 98), abs=1e-6)
-    assert float(log.total) == pytest.approx(0.25 + math.sqrt(16.214608 / 98), abs=1e-6)
+WITHIN, ACROSS = 9.261635, 8.294050  # ln(50 · 400/1.9) and ln(400/0.1)
+BY_HAND = {
+    # (ln 50)/0.1 = 39.12023, ln(50/0.1) = 6.214608
+    "Theorem 1, paper form": ((0.25, 10), [0.25, math.sqrt(49.12023 / 98)]),
+    "Theorem 1, log form": ((0.25, 10), [0.25, math.sqrt(16.214608 / 98)]),
+    # 1 − e^−c with c = (3 + ln(2√50/0.1))/50 = (3 + 4.951744)/50
+    "Theorem 1, kl form": ((0, 3), [0, 1 - math.exp(-0.15903487)]),
+    # √(400/1.9 · ln 50 / 98) and √(200 · ln 20 / 38)
+    "Theorem 2, paper form": ((0, 0, 0), [0, 2.898950, 3.970770]),
+    "Theorem 2, log form": ((0, 0, 0), [0, math.sqrt(WITHIN / 98), math.sqrt(ACROSS / 38)]),
+    "Theorem 2, log form with KLs": ((0.5, 98, 38), [0.5, math.sqrt(1 + WITHIN / 98), math.sqrt(1 + ACROSS / 38)]),
+}
 
 
-def test_theorem_2_with_zero_kl_has_the_hand_computed_value() -> None:
-    paper = theorem_2(ZERO, ZERO, ZERO, examples=50, tasks=20, epsilon=0.1, form="paper")
-    # 400/1.9 · ln 50 = 823.58330; /98 → 8.403911; √ = 2.898950
-    # 200 · ln 20 = 599.146455; /38 = 15.767012; √ = 3.970770
-    assert float(paper.within_task) == pytest.approx(2.898950, abs=1e-5)
-    assert float(paper.across_tasks) == pytest.approx(3.970770, abs=1e-5)
-    assert float(paper.total) == pytest.approx(6.869720, abs=1e-5)
-    log = theorem_2(ZERO, ZERO, ZERO, examples=50, tasks=20, epsilon=0.1, form="log")
-    # ln(50 · 400/1.9) = 9.261635; /98 → √ = 0.307417.   ln(400/0.1) = 8.294050; /38 → √ = 0.467185
-    assert float(log.within_task) == pytest.approx(0.307417, abs=1e-5)
-    assert float(log.across_tasks) == pytest.approx(0.467185, abs=1e-5)
-
-
-def test_theorem_2_holds_each_kl_under_its_own_root() -> None:
-    bound = theorem_2(ZERO + 0.5, ZERO + 98, ZERO + 38, examples=50, tasks=20, epsilon=0.1, form="log")
-    assert float(bound.within_task) == pytest.approx(math.sqrt(1 + 9.261635 / 98), abs=1e-6)
-    assert float(bound.across_tasks) == pytest.approx(math.sqrt(1 + 8.294050 / 38), abs=1e-6)
-    assert float(bound.total) == pytest.approx(0.5 + float(bound.within_task) + float(bound.across_tasks))
+@pytest.mark.parametrize("name", BY_HAND)
+def test_both_theorems_have_the_hand_computed_values(name: str) -> None:
+    """m = 50, T = 20, ε = 0.1; the loss and the KLs, each under its own root."""
+    given, expected = BY_HAND[name]
+    numbers, form = [ZERO + number for number in given], name.split()[2]
+    if len(given) == 2:
+        found = theorem_1(*numbers, examples=50, epsilon=0.1, form=form)
+    else:
+        found = theorem_2(*numbers, examples=50, tasks=20, epsilon=0.1, form=form)
+    assert [float(term) for term in found] == pytest.approx(expected, abs=1e-6)
+    assert float(found.total) == pytest.approx(sum(expected), abs=2e-6)
 
 
 def test_the_log_form_is_never_larger() -> None:
-    for examples in (2, 5, 50, 5000):
-        for tasks in (2, 20, 2000):
-            for epsilon in (0.01, 0.1, 1.0):
-                settings = {"examples": examples, "tasks": tasks, "epsilon": epsilon}
-                paper = theorem_2(ZERO, ZERO, ZERO, **settings, form="paper")
-                log = theorem_2(ZERO, ZERO, ZERO, **settings, form="log")
-                assert float(log.total) <= float(paper.total) + 1e-12
+    for examples, tasks, epsilon in itertools.product((2, 5, 50, 5000), (2, 20, 2000), (0.01, 0.1, 1.0)):
+        settings = {"examples": examples, "tasks": tasks, "epsilon": epsilon}
+        paper, log = (theorem_2(ZERO, ZERO, ZERO, **settings, form=form) for form in ("paper", "log"))
+        assert float(log.total) <= float(paper.total) + 1e-12
 
 
 def test_a_negative_estimate_of_a_kl_counts_as_zero() -> None:
-    assert torch.equal(
-        theorem_1(ZERO, ZERO - 12_000, examples=5, epsilon=0.1, form="paper").total,
-        theorem_1(ZERO, ZERO, examples=5, epsilon=0.1, form="paper").total,
-    )
+    negative, zero = (theorem_1(ZERO, ZERO + kl, examples=5, epsilon=0.1, form="paper") for kl in (-12_000, 0))
+    assert negative == zero
 
 
-@pytest.mark.parametrize("epsilon", [0.0, -0.1, 1.5, math.nan])
-def test_a_confidence_outside_0_1_is_refused(epsilon: float) -> None:
-    with pytest.raises(FewsureError, match="epsilon"):
-        theorem_1(ZERO, ZERO, examples=5, epsilon=epsilon, form="paper")
-
-
-def test_one_example_or_one_task_is_refused() -> None:
-    with pytest.raises(FewsureError, match="examples"):
-        theorem_1(ZERO, ZERO, examples=1, epsilon=0.1, form="paper")
+@pytest.mark.parametrize(
+    ("name", "value"), [("epsilon", 0.0), ("epsilon", -0.1), ("epsilon", 1.5), ("epsilon", math.nan), ("examples", 1)]
+)
+def test_a_confidence_outside_0_1_and_one_example_or_task_are_refused(name: str, value: float) -> None:
+    settings = {"examples": 5, "epsilon": 0.1, "form": "paper"} | {name: value}
+    with pytest.raises(FewsureError, match=name):
+        theorem_1(ZERO, ZERO, **settings)
     with pytest.raises(FewsureError, match="tasks"):
         theorem_2(ZERO, ZERO, ZERO, examples=5, tasks=1, epsilon=0.1, form="paper")
 
 
-def test_the_kl_form_has_the_hand_computed_value() -> None:
-    # loss 0, m = 50, ε = 0.1, KL = 3: 1 − e^−c with c = (3 + ln(2√50/0.1))/50 = (3 + 4.951744)/50 = 0.15903487
-    one = theorem_1(ZERO, ZERO + 3, examples=50, epsilon=0.1, form="kl")
-    assert float(one.total) == pytest.approx(1 - math.exp(-0.15903487), abs=1e-7)
-    # T = 20: each level is inverted in turn, from a loss of 0 within a task in closed form
+def test_the_kl_form_inverts_each_level_in_turn() -> None:
+    """From a loss of 0 the first is in closed form."""
     within = (3 + math.log(2 * math.sqrt(50) * 400 / (19 * 0.1))) / 50
     across = (5 + math.log(2 * math.sqrt(20) * 20 / 0.1)) / 20
     two = theorem_2(ZERO, ZERO + 3, ZERO + 5, examples=50, tasks=20, epsilon=0.1, form="kl")
@@ -84,13 +74,11 @@ def test_the_kl_form_has_the_hand_computed_value() -> None:
 
 
 def test_the_kl_form_is_never_larger_than_the_log_form_and_never_above_1() -> None:
-    for loss in (0.0, 0.02, 0.3, 0.9, 1.0):
-        for kl in (0.0, 5.0, 100.0, 1e6):
-            for examples in (8, 50, 5000):
-                settings = {"examples": examples, "epsilon": 0.05}
-                tight = float(theorem_1(ZERO + loss, ZERO + kl, **settings, form="kl").total)
-                assert tight <= float(theorem_1(ZERO + loss, ZERO + kl, **settings, form="log").total)
-                assert loss <= tight <= 1
+    for loss, kl, examples in itertools.product((0.0, 0.02, 0.3, 0.9, 1.0), (0.0, 5.0, 100.0, 1e6), (8, 50, 5000)):
+        settings = {"examples": examples, "epsilon": 0.05}
+        tight = float(theorem_1(ZERO + loss, ZERO + kl, **settings, form="kl").total)
+        assert tight <= float(theorem_1(ZERO + loss, ZERO + kl, **settings, form="log").total)
+        assert loss <= tight <= 1
 
 
 def test_maurers_moment_is_at_most_2_root_m() -> None:
@@ -162,36 +150,27 @@ def test_a_bound_whose_assumptions_do_not_hold_is_not_rigorous() -> None:
 
 def test_the_bound_of_the_papers_own_settings_is_vacuous() -> None:
     """T = 20, m = 50, ε = 0.1, σ₀ = 1e-6 with the 1,068,001 weights of the paper's regression generator at zero."""
-    from fewsure.theory.divergences import gaussian_reading
-
     weights = 128 * 256 + 256 + 256 * 512 + 512 + 512 * 1761 + 1761
     kl_theta = gaussian_reading(torch.zeros(weights), 1e-6, 1.0)
     assert kl_theta.value == pytest.approx(weights / 2 * (1e-6 - 1 + math.log(1e6)), rel=1e-9)
     for form in ("paper", "log", "kl"):
-        bound = bound_new_task(
-            Reading(0.0, "exact"),
-            Reading(0.0, "exact"),
-            kl_theta,
-            examples=50,
-            tasks=20,
-            delta=0.1,
-            form=form,
-            caveats=(),
-        )
-        assert bound.vacuous, form
-        assert bound.rigorous, form
+        zero = Reading(0.0, "exact")
+        bound = bound_new_task(zero, zero, kl_theta, examples=50, tasks=20, delta=0.1, form=form, caveats=())
+        assert (bound.vacuous, bound.rigorous) == (True, True), form
     assert bound_one_task(EXACT, EXACT, examples=50, delta=0.1, form="log", caveats=()).total < 1
 
 
-def test_bad_readings_are_refused() -> None:
-    with pytest.raises(FewsureError, match="`loss`"):
-        new_task(loss=Reading(1.2, "exact"))
-    with pytest.raises(FewsureError, match="`loss`"):
-        new_task(loss=Reading(math.nan, "exact"))
-    with pytest.raises(FewsureError, match="to be a number"):
-        new_task(kl=Reading(math.nan, "exact"))
-    with pytest.raises(FewsureError, match="spent on Monte-Carlo error"):
-        new_task(delta=0.02)
-    with pytest.raises(FewsureError, match="delta"):
-        new_task(delta=1.0)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"loss": Reading(1.2, "exact")}, "`loss`"),
+        ({"loss": Reading(math.nan, "exact")}, "`loss`"),
+        ({"kl": Reading(math.nan, "exact")}, "to be a number"),
+        ({"delta": 0.02}, "spent on Monte-Carlo error"),
+        ({"delta": 1.0}, "delta"),
+    ],
+)
+def test_bad_readings_are_refused(change: dict, message: str) -> None:
+    with pytest.raises(FewsureError, match=message):
+        new_task(**change)
     assert new_task(kl=Reading(math.inf, "upper bound")).vacuous
