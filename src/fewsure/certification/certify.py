@@ -1,4 +1,4 @@
-"""All certificates of one run: what `fewsure certify` prints and keeps.
+"""All certificates of one run, which `fewsure certify` prints and keeps.
 
 Each statement holds on its own: the held-out certificate with confidence 1 − δ, Theorem 2 with confidence 1 − δ, a
 prediction set with probability 1 − α. They may therefore look at the same tasks; no joint confidence is claimed.
@@ -83,7 +83,7 @@ class Request:
 
 
 def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, Any]:
-    """Certify a run's checkpoint, keep what was found in the run folder, and return it as JSON values.
+    """Certify a run's checkpoint, keep the certificate in the run folder, and return it as JSON values.
 
     Nothing is written unless all of it worked. Numbers that are not finite are null.
     """
@@ -173,7 +173,7 @@ def _calibration(predictor: CertifiedPredictor, records: Records, **facts: Any) 
 def _coverage(
     calibration: Calibration, alpha: float, found: Records, measured: Mapping[str, Records]
 ) -> dict[str, Any]:
-    """What the sets promise, and what they did on tasks that calibration has not seen.
+    """The coverage that sets promise, and their coverage on tasks that calibration has not seen.
 
     Where there are no others, each calibration task in turn is left out, and measured with the threshold of the rest.
     """
@@ -199,7 +199,7 @@ def _coverage(
 
 
 def _theorem(predictor: CertifiedPredictor, request: Request) -> dict[str, Any]:
-    """Theorem 2 in its three forms, or why there is none."""
+    """Theorem 2 in its three forms, or the reason that it says nothing."""
     experiment, samples = predictor.experiment, request.bound_samples
     reason = no_bound(experiment)
     if reason is not None:

@@ -9,9 +9,9 @@ The unit says what a new task is:
 | `new-tasks` | tasks that have no class, and no group, in common | of classes, or of a group, that nobody has seen |
 
 Where tasks are made of classes, the test pool is split into a calibration half, which the statements are about, and a
-test half, on which one can see whether they carry over to other classes: by a hash of the names of the classes or,
-where all classes of a task are of one group, of the groups. Of groups of rows there are few as a rule, so that a
-certificate takes them all, and coverage is measured by leaving one out.
+test half, which shows whether they carry over to other classes. The split goes by a hash of the classes' names, or of
+the groups' where all classes of a task are of one group. Groups of rows are few as a rule: a certificate takes them all,
+and coverage is measured by leaving one out.
 """
 
 from collections import Counter
@@ -35,12 +35,12 @@ from fewsure.training.experiment import Experiment
 from fewsure.types import Facts, Task
 
 Unit = Literal["tasks", "new-tasks"]
-"""What counts as one independent draw: a task of the sampler, or a task of classes or of a group that no other has."""
+"""One independent draw: a task of the sampler, or a task of classes or of a group that no other task has."""
 NEW_DRAW = "a new task is a new draw of this sampler"
 
 
 def unit_of(data: Data, asked: Unit | None) -> Unit:
-    """The unit that was asked for; if none was, a user's own data are about new tasks, others about their sampler."""
+    """The unit that was asked for; by default new tasks for a user's own data, and draws of the sampler elsewhere."""
     return asked or ("new-tasks" if data.own else "tasks")
 
 
@@ -80,7 +80,7 @@ class SeparateTasks(FreshTasks):
 
 @dataclass(frozen=True)
 class Environment:
-    """What the statements about a run are about."""
+    """The tasks that the statements about a run speak of."""
 
     certified: FreshTasks
     assumed: str
@@ -90,7 +90,7 @@ class Environment:
     the same environment (none if the certified ones are all there are), `other classes` or `other groups` of the test
     half."""
     checksum: str | None
-    """Of the data behind the certified tasks, if there are any."""
+    """The checksum of the data behind the certified tasks, if there are any."""
 
 
 def environment_of(experiment: Experiment, unit: Unit, seed: int, device: torch.device) -> Environment:

@@ -1,4 +1,4 @@
-"""What a run was trained on, recorded in its folder, so that nothing of it can certify the run.
+"""A record of the data that a run was trained on, so that none of it can certify the run.
 
 `data.json` holds an id of each class (or task of rows) that was there to train on or to choose by, the checksum of each
 split, and the random streams that training draws from. A run that starts at another run's checkpoint holds that run's
@@ -29,7 +29,7 @@ FORMAT = 2
 STREAM = "certify"
 """The purpose of every random stream of a certificate."""
 TRAINING_STREAMS = ("init", "train", "validation")
-"""The purposes of those that training, and choosing by validation tasks, draw from."""
+"""The purposes of the streams that training, and choosing by validation tasks, draw from."""
 USED: dict[Split, str] = {"train": "training", "validation": "validation"}
 """The splits of which nothing may certify a run, in words."""
 
@@ -40,9 +40,9 @@ class Freshness(NamedTuple):
     """The comparison of a run's test tasks with all that it was trained on; anything in common was refused."""
 
     compared: tuple[str, ...]
-    """What they were compared with."""
+    """Descriptions of the data that they were compared with."""
     doubts: tuple[str, ...]
-    """What they cannot be compared with."""
+    """Comparisons that could not be made."""
 
     @property
     def rigorous(self) -> bool:
@@ -56,7 +56,7 @@ class Freshness(NamedTuple):
 
 
 def record_data(run: Run, start: Record | None = None) -> None:
-    """Write what the run is trained on, and what it may be chosen by; `start` is the record of the run it starts at."""
+    """Record the data that a run is trained on or chosen by; `start` is the record of the run that it starts at."""
     data = run.experiment.data
     record = {
         "format": FORMAT,
@@ -74,7 +74,7 @@ def record_data(run: Run, start: Record | None = None) -> None:
 
 
 def data_record(run: Run) -> Record:
-    """What `record_data` wrote; a run without it is refused."""
+    """The record that `record_data` wrote; a run without it is refused."""
     path, advice = run.folder / FILE, "nothing shows which tasks are fresh; train the run anew"
     record = read_record(path, FORMAT, advice)
     try:
@@ -147,7 +147,7 @@ def _require_unused(pool: Pool, fresh: Collection[str], used: Collection[str], w
 
 
 def _pool_as_given(data: Data, split: Split) -> Pool | None:
-    """The pool of a split; of examples given in Python, without the scale that was learned of the training split."""
+    """The pool of a split; examples given in Python come without the scale that the training split has."""
     if data.given:
         given: Any = data
         data = dataclasses.replace(given, scale=Scale(data.fitted_scale.shape))

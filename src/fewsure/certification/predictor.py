@@ -44,11 +44,11 @@ LOSSES = {
     "classification": "share of errors of the averaged prediction",
     "regression": "squared error of the mean prediction, clipped at 1 for each query point",
 }
-"""The loss in [0, 1] of a task, by its kind; of targets in the unit that networks see."""
+"""The loss in [0, 1] of a task, by its kind; targets are in the unit that networks see."""
 
 
 def calibration_of(run: Run) -> Calibration | None:
-    """What `fewsure certify` found for the run's checkpoint; None if it has not been run.
+    """The calibration that `fewsure certify` made for the run's checkpoint; None before it was run.
 
     A calibration of another checkpoint is refused: its coverage would not hold.
     """
@@ -67,9 +67,9 @@ class Draws(NamedTuple):
     shared: Noise
     """θ, and what else tasks share in training."""
     adapt: Noise
-    """Of one task's adaptation."""
+    """The noise of one task's adaptation."""
     predict: Noise
-    """Of the functions that are sampled."""
+    """The noise of the functions that are sampled."""
 
     def flat(self) -> dict[str, Tensor]:
         """By names such as `adapt/z`."""
@@ -148,7 +148,7 @@ def checkpoint_digest(run: Run) -> str:
 
 
 def summarise(experiment: Experiment, outputs: Tensor, density: Mixture | None = None) -> dict[str, Tensor]:
-    """What sets and intervals are made from, in double precision: `probabilities` (N, C), or `mean` and `spread` (N,).
+    """The basis of sets and intervals in double precision: `probabilities` (N, C), or `mean` and `spread` (N,).
 
     The spread is the standard deviation over the S functions plus that of the observation noise; 1 for one function.
     A method with a `density` of its own has that density's mean and standard deviation.
@@ -172,7 +172,7 @@ class CertifiedPredictor:
     """On the CPU."""
 
     def records(self, blocks: Iterable[tuple[Task, Facts]], progress: Callable[[int], None]) -> dict[str, Tensor]:
-        """Of each task: its `loss` in [0, 1], whether it `diverged`, `y` and what `summarise` gives."""
+        """The `loss` of each task in [0, 1], whether it `diverged`, `y`, and the values of `summarise`."""
         draws = self.draws.to(device_of(self.meta))
 
         def with_draws(task: Task, facts: Facts) -> UnseenBlock:

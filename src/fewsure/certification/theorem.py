@@ -5,7 +5,7 @@ afresh S times, for one w of each task, or of each component of its posterior. E
 
     a_s = mean over tasks and query points of ℓ(w) clipped at 1,       G_s = G(z) of each w, (T·K, n),
 
-whose expectations over q are bounded with δ/20 each; what is left of δ is the theorem's. Without weight noise there is
+whose expectations over q are bounded with δ/20 each; the rest of δ is the theorem's. Without weight noise there is
 no upper bound on KL[q(w) ‖ p(w)], which is infinite: the bound is then printed with a lower estimate, and called so.
 """
 
@@ -39,7 +39,7 @@ from fewsure.types import Draw, Noise, Parts, Task
 
 FORMS: tuple[Form, ...] = ("paper", "log", "kl")
 SHARE = 1 / 20
-"""Of δ, for the Monte-Carlo error of the loss, and again for that of the KL."""
+"""The share of δ for the Monte-Carlo error of the loss, and again for that of the KL."""
 INFINITE = "the KL of an implicit posterior is infinite"
 DEPENDENT = "query points are predicted together, so their losses are not independent"
 
@@ -152,7 +152,7 @@ def _critic(
 
 
 def _mean_reading(readings: list[Reading]) -> Reading:
-    """Of the mean over tasks, from readings of one worth."""
+    """The reading of the mean over tasks, from readings of one worth."""
     return readings[0]._replace(value=math.fsum(reading.value for reading in readings) / len(readings))
 
 

@@ -28,23 +28,23 @@ from fewsure.training.runs import FITTED_LIMITS, Run
 from fewsure.types import Facts, Noise, Parts, Task
 
 TASKS = 1000
-"""That it is learned from: the fewer, the more is left to chance."""
+"""Validation tasks behind a fit: the fewer, the more is left to chance."""
 POINTS = 75_000
-"""Of all these tasks together, at most, so that those of large tasks fit into memory."""
+"""The most query points of all these tasks together, so that large tasks fit into memory."""
 NOISE = (1e-3, 1e1)
 """The range that is searched, in standard deviations of the target."""
 TEMPERATURE = (1e-2, 1e2)
 EXPONENT = (-1.0, 1.0)
 EXPONENT_PENALTY = 1e-6
-"""What an exponent must gain in NLL, times its square: where tasks are equally sure, it is 0."""
+"""An exponent must gain this in NLL, times its square: where tasks are equally sure, it is 0."""
 PRECISION = 0.01
-"""Of an exponent, and of the logarithm of the others: 1 %."""
+"""The precision of an exponent, and of the logarithm of the others: 1 %."""
 CANDIDATES = 9
 """Places at which a loss is looked at first, since it may be flat far from its minimum."""
 
 
 def calibrated(run: Run, device: torch.device) -> Experiment:
-    """The run's experiment with what is to be learned: read from the run, or learned now and kept with it."""
+    """The run's experiment with its fitted options: read from the run, or fitted now and kept with it."""
     experiment = run.experiment
     names = uncalibrated(experiment)
     if not names:
@@ -57,26 +57,26 @@ def calibrated(run: Run, device: torch.device) -> Experiment:
 
 
 def calibrated_at(experiment: Experiment, meta: Parts, device: torch.device, *, tasks: int = TASKS) -> Experiment:
-    """The experiment with what is to be learned, for these meta-parameters."""
+    """The experiment with options fitted for these meta-parameters."""
     needed = uncalibrated(experiment)
     return _with(experiment, calibrate(experiment, meta, device, tasks=tasks)) if needed else experiment
 
 
 def uncalibrated(experiment: Experiment) -> tuple[str, ...]:
-    """The options of the data that are to be learned, which are none in the experiment."""
+    """The options of the data that are to be fitted: they are None in the experiment."""
     known = {"noise_std"} if experiment.algorithm.own_density else set()
     return tuple(name for name in FITTED_LIMITS if name not in known and getattr(experiment.data, name) is None)
 
 
 def needed_splits(experiment: Experiment) -> tuple[Split, ...]:
-    """What a run needs of its data before it is tested."""
+    """The splits that a run needs before it is tested."""
     return ("train", "validation") if uncalibrated(experiment) else ("train",)
 
 
 def calibrate(experiment: Experiment, meta: Parts, device: torch.device, *, tasks: int = TASKS) -> dict[str, float]:
-    """The options that are to be learned, from validation tasks; noise is in the target's unit.
+    """The options that are to be fitted, from validation tasks; noise is in the target's unit.
 
-    What the sampled functions miss counts as noise, too.
+    Errors of the sampled functions count as noise, too.
     """
     data = experiment.data
     experiment = dataclasses.replace(experiment, data=data.at_temperature_1)
@@ -112,8 +112,7 @@ def most_likely_noise(outputs: Tensor, y: Tensor) -> float:
 def most_likely_temperature(outputs: Tensor, y: Tensor, exponent: float | None) -> Temperature:
     """The temperature that minimises the mean NLL of 1/S Σ_s softmax(outputs_s / temperature) over the points of tasks.
 
-    outputs (T, S, N, C), y (T, N); an `exponent` that is none is found too. Of four points that the outputs are equally
-    sure of, three are right:
+    outputs (T, S, N, C), y (T, N); an `exponent` of None is fitted too. Three of four equally sure points are right:
 
     >>> certain = torch.tensor([1.0, 0.0]).expand(1, 1, 4, 2)
     >>> found = most_likely_temperature(certain, torch.tensor([[0, 0, 0, 1]]), exponent=0.0)

@@ -9,7 +9,7 @@ from fewsure.training.runs import Run
 from fewsure.types import Records
 
 SCORES = ("accuracy", "mse", "nll", "brier")
-"""What has one value per task. Calibration errors are pooled over tasks, so they have no paired test."""
+"""Scores with one value per task. Calibration errors are pooled over tasks, so they have no paired test."""
 SAME = ("data", "way", "shot", "tasks", "stream", "seed")
 SIGNIFICANT = 0.05
 

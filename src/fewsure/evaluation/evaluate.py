@@ -41,7 +41,7 @@ BLOCK = 20
 """Tasks that share a random stream: the first n tasks of a seed are the same in an evaluation of any size."""
 
 Score = Callable[[Predict, Task, Facts, Noise], dict[str, Tensor]]
-"""What is recorded of one task, as `Scorer.score`."""
+"""Makes the records of one task, as `Scorer.score`."""
 
 
 def evaluate(
@@ -180,7 +180,7 @@ class UnseenBlocks:
         self._recorded = CudaGraph[dict[str, Tensor]](self._generator, name="a block of tasks", records=records)
 
     def records(self, first: int, tasks: int, progress: Callable[[int], None]) -> dict[str, Tensor]:
-        """What is recorded of tasks `first` … `first + tasks` − 1, on the CPU; `first` begins a block.
+        """The records of tasks `first` … `first + tasks` − 1, on the CPU; `first` begins a block.
 
         Processes that `torchrun` has started score a block each in turn, and all have the whole result.
         """
@@ -194,7 +194,7 @@ class UnseenBlocks:
         return {name: value.cpu() for name, value in found.items()}  # on a GPU, the one time that the host waits
 
     def _block(self, index: int, tasks: int) -> dict[str, Tensor]:
-        """What is recorded of the first tasks of a block."""
+        """The records of the first tasks of a block."""
         self._generator.manual_seed(streams.number(self._seed, self._stream, index))
         drawn = tasks if self._device.type == "cpu" else BLOCK  # a GPU has one recording, for whole blocks
 
@@ -213,7 +213,7 @@ def score_blocks(
     score: Score,
     progress: Callable[[int], None],
 ) -> dict[str, Tensor]:
-    """What `score` records of each task of the blocks, the number of `samples` and a `fingerprint`.
+    """The records that `score` makes of each task of the blocks, the number of `samples` and a `fingerprint`.
 
     `shared` is what all tasks share (θ); `progress` hears how many are done. Processes that `torchrun` has started
     score a block each in turn, and all have the whole result.
@@ -237,7 +237,7 @@ def as_evaluated(experiment: Experiment) -> Iterator[None]:
 def _every_task(
     experiment: Experiment, meta: Parts, shared: Noise, score: Score
 ) -> Callable[["UnseenBlock"], dict[str, Tensor]]:
-    """What is recorded of each task of a block, with a leading task dimension."""
+    """Makes the records of a block, with a leading task dimension."""
     algorithm, model = experiment.algorithm, experiment.model
     device = device_of(meta)
 
@@ -270,7 +270,7 @@ class UnseenBlock(NamedTuple):
     facts: Facts
     noise: Noise
     prediction_noise: Noise
-    """What predictions and their scores use."""
+    """The noise of predictions and of their scores."""
 
 
 def unseen_block(experiment: Experiment, index: int, seed: int, stream: Split, device: torch.device) -> UnseenBlock:
@@ -296,7 +296,7 @@ def with_noise(
 
 
 def shared_noise(experiment: Experiment, seed: int, stream: Split, device: torch.device) -> Noise:
-    """What all tasks of an evaluation share (θ)."""
+    """The noise that all tasks of an evaluation share (θ)."""
     generator = streams.generator(seed, stream, "shared", device=device)
     data = experiment.data
     spec = experiment.algorithm.noise(experiment.model, data.support_size, data.query_size)

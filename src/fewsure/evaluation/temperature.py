@@ -1,4 +1,4 @@
-"""What outputs are divided by before the softmax: one temperature for all tasks, or a lower one for surer tasks.
+"""Outputs are divided by a temperature before the softmax: one for all tasks, or a lower one for surer tasks.
 
 It is that of each sampled network, before their probabilities are averaged, or that of their mixture.
 """

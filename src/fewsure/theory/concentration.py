@@ -1,4 +1,4 @@
-"""What a finite sample says about a mean of values in [0, 1], and what any number is worth as an upper bound.
+"""Upper limits on a mean of values in [0, 1] from a finite sample, and the worth of a number as an upper bound.
 
 | function | upper limit on the mean from | holds with probability 1 − δ because of |
 |---|---|---|
@@ -20,8 +20,8 @@ from fewsure.core import streams
 from fewsure.errors import FewsureError, require, require_known
 
 Worth = Literal["exact", "upper bound", "estimate", "lower estimate"]
-"""What a number says of the quantity it stands for. An `estimate` may err on either side; a `lower estimate` is of a
-quantity that is at most the one in question."""
+"""How a number compares with the quantity it stands for. An `estimate` may err on either side; a `lower estimate`
+estimates a quantity that is at most the one in question."""
 Method = Literal["betting", "chernoff", "both"]
 METHODS: tuple[Method, ...] = ("betting", "chernoff", "both")
 """How the mean of values in [0, 1] is bounded. `both` gives each half of δ and takes the smaller limit."""

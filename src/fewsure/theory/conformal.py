@@ -61,7 +61,7 @@ def label_scores(probabilities: Float[Tensor, "*T N C"]) -> Float[Tensor, "*T N 
 def probability_scores(probabilities: Float[Tensor, "*T N C"], y: Int[Tensor, "*T N"]) -> Float[Tensor, "*T N"]:
     """1 − p(y), in double precision: the score of classification.
 
-    Of all scores it makes the smallest sets on average where the probabilities are right. (Cumulative scores, "adaptive
+    It makes the smallest sets on average where the probabilities are right. (Cumulative scores, "adaptive
     prediction sets", spread the coverage more evenly over easy and hard points, for larger sets; a few-shot task with
     five classes has little to gain.) A set may be empty: no label fits as well as a share 1 − α of the true ones did.
 
@@ -136,7 +136,7 @@ class Calibration:
     """The scores of K calibration tasks, and what a task must have in common with them for the coverage to hold."""
 
     scores: Float[Tensor, " P"] = field(metadata=UNRECORDED)
-    """Of all points, task after task."""
+    """The scores of all points, task after task."""
     sizes: Int[Tensor, " K"] = field(metadata=UNRECORDED)
     """N_k, the number of points of each task."""
     draws: Mapping[str, Tensor] = field(metadata=UNRECORDED)
@@ -144,17 +144,16 @@ class Calibration:
     version may draw other numbers from the seed."""
     score: Score
     way: int | None
-    """Classes of a task; none for regression."""
+    """Classes of a task; None for regression."""
     shot: int
-    """Labelled examples: of each class, or of a regression task."""
+    """Labelled examples per class, or per regression task."""
     query: int
-    """Query points that are predicted together, of each class or of a regression task. It matters to a transductive
-    run, which sees them all."""
+    """Query points per class, or per regression task, that are predicted together: a transductive run sees them all."""
     transductive: bool
     environment: str
     """Where the tasks came from, in words."""
     seed: int
-    """Of the calibration stream."""
+    """The seed of the calibration stream."""
     samples: int
     """Functions that were asked for from each task's posterior; the scores depend on their number."""
     checkpoint: str

@@ -1,7 +1,7 @@
-"""Held-out certificates: what fresh tasks guarantee about the loss on one more task of the same environment.
+"""Held-out certificates: fresh tasks bound the expected loss on one more task of the same environment.
 
 A certificate needs tasks that had no part in training or in any choice: it says nothing about how the model came to be,
-and so holds for every method. What "a new task" means is the unit of the statement:
+and so holds for every method. The unit of the statement defines "a new task":
 
 | unit | tasks are independent draws of | so the statement is about |
 |---|---|---|
@@ -30,7 +30,7 @@ class HeldOut:
 
     limit: float
     mean: float
-    """The mean loss of the N tasks: what the limit lies above."""
+    """The mean loss of the N tasks; the limit lies above it."""
     tasks: int
     """N."""
     delta: float

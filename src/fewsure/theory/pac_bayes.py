@@ -108,9 +108,9 @@ class Bound:
     theorem: Literal["Theorem 1", "Theorem 2"]
     form: Form
     readings: Mapping[str, Reading]
-    """What went in, by name: the empirical loss and the KLs."""
+    """The empirical loss and the KLs, by name."""
     terms: Mapping[str, float]
-    """What adds up to the total, by name: `loss`, `R_i` and, for a new task, `R_0`."""
+    """The summands of the total, by name: `loss`, `R_i` and, for a new task, `R_0`."""
     examples: int
     """m, in a task."""
     tasks: int | None
@@ -191,7 +191,7 @@ def bound_new_task(
     form: Form,
     caveats: Sequence[str],
 ) -> Bound:
-    """Theorem 2 from readings: of the loss and KL[q(w) ‖ p(w)], each a mean over θ ~ q(θ) and over the T tasks.
+    """Theorem 2 from readings; the loss and KL[q(w) ‖ p(w)] are means over θ ~ q(θ) and over the T tasks.
 
     >>> loss, kl, kl_theta = Reading(0.1, "exact"), Reading(3.0, "lower estimate"), Reading(0.0, "exact")
     >>> settings = {"examples": 500, "tasks": 1000, "delta": 0.05, "form": "log"}

@@ -17,7 +17,7 @@ CELLS = 2**16
 def quantile_reliability(
     predictions: Float[Tensor, "S N"], truth: Float[Tensor, " N"], noise_std: float
 ) -> Float[Tensor, " L"]:
-    """What share of noisy observations lies below each quantile of the sampled predictions.
+    """The share of noisy observations below each quantile of the sampled predictions.
 
     At each level the quantile of the S predictions at x (linear between order statistics), then the Gaussian CDF of it
     around the noise-free truth with the observation noise's standard deviation, averaged over x. A calibrated model

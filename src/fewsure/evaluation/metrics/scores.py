@@ -7,7 +7,7 @@ from torch.nn import functional
 
 
 def class_probabilities(outputs: Float[Tensor, "S N C"]) -> Float[Tensor, "N C"]:
-    """The mean over the S sampled functions of their softmax, in double precision: of probabilities, not of logits.
+    """The mean softmax of the S sampled functions, in double precision: probabilities are averaged, not logits.
 
     >>> class_probabilities(torch.tensor([[[0.0, 100.0]], [[100.0, 0.0]]]))
     tensor([[0.5000, 0.5000]], dtype=torch.float64)

@@ -88,7 +88,7 @@ class TaskMean:
     def __init__(self) -> None:
         self._start = torch.zeros(())
         self._moments = TaskTotal()
-        """Of value − start and its square, with the first value as the start: equal values have no error at all."""
+        """Sums of value − start and its square, with the first value as the start: equal values have no error."""
 
     @property
     def tasks(self) -> int:

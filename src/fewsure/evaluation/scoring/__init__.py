@@ -1,4 +1,4 @@
-"""What is measured on a task and how it is summed up over tasks, for each kind of task."""
+"""Scores of a task and their summary over tasks, for each kind of task."""
 
 from fewsure.evaluation.scoring.classification import ClassificationScorer
 from fewsure.evaluation.scoring.observed import ObservedScorer

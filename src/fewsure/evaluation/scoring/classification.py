@@ -28,7 +28,7 @@ class ClassificationScorer(Scorer):
     """Accuracy, likelihood and Brier score of each task; calibration pooled over the query points of all tasks."""
 
     temperature: Temperature = field(default_factory=Temperature)
-    """What the outputs have been divided by."""
+    """The temperature that the outputs have been divided by."""
 
     def score(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
         """`accuracy`, `nll` and `brier`; the `confidence` of each query point and whether it was `correct`."""

@@ -36,11 +36,11 @@ class Scorer(Protocol):
 
     @property
     def draws(self) -> Mapping[str, Draw]:
-        """Random numbers of a task that its scores use, beside those that predictions use."""
+        """Random numbers of a task for its scores, beside the ones for predictions."""
         return {}
 
     def score(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
-        """What is recorded of one task."""
+        """The records of one task."""
         ...
 
     def summarise(self, shards: Iterable[Records]) -> dict[str, Any]:
