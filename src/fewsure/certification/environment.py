@@ -10,8 +10,8 @@ The unit says what a new task is:
 
 Where tasks are made of classes, the test pool is split into a calibration half, which the statements are about, and a
 test half, which shows whether they carry over to other classes. The split goes by a hash of the classes' names, or of
-the groups' where all classes of a task are of one group. Groups of rows are few as a rule: a certificate takes them all,
-and coverage is measured by leaving one out.
+the groups' where all classes of a task are of one group. Groups of rows are few as a rule: a certificate takes all of
+them, and coverage is measured by leaving one out.
 """
 
 from collections import Counter

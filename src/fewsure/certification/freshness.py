@@ -10,8 +10,9 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
-from itertools import pairwise
 from typing import Any, NamedTuple
+
+import torch
 
 from fewsure.core.config import read_record
 from fewsure.core.distributed import is_rank_zero
@@ -20,7 +21,6 @@ from fewsure.data import Data
 from fewsure.data.pools import Pool, Split
 from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
-from fewsure.theory.held_out import require_unused
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import Run
 
@@ -63,7 +63,7 @@ def record_data(run: Run, start: Record | None = None) -> None:
         "streams": TRAINING_STREAMS,
         "ids_of": _ids_of(data),
         "splits": {
-            split: {"checksum": pool.checksum, "ids": class_ids(data, pool)}
+            split: {"checksum": pool.checksum, "ids": [*class_ids(data, pool).values()]}
             for split in USED
             if (pool := _pool_as_given(data, split)) is not None
         },
@@ -99,32 +99,46 @@ def require_fresh(run: Run, experiment: Experiment) -> Freshness:
     data, compared, doubts = experiment.data, [], []
     fresh = None if data.unit is None else _pool_as_given(data, "test")
     for whose, record in _chain(data_record(run)):
-        require_unused([STREAM], record["streams"], f"random streams of training{whose}")
+        require_unused({STREAM: STREAM}, record["streams"], f"random streams of training{whose}")
         compared.append(f"the random streams of training{whose}")
-        if fresh is None:
-            continue
-        for split, facts in record["splits"].items():
-            if record["ids_of"] != _ids_of(data):
-                doubts.append(f"ids of {record['ids_of']}{whose} cannot be compared with ids of {_ids_of(data)}")
-                break
-            used = f"{data.unit} of {USED[split]}{whose}"
-            _require_unused(fresh, class_ids(data, fresh), facts["ids"], used)
-            compared.append(used)
+        if fresh is not None and record["ids_of"] != _ids_of(data):
+            doubts.append(f"ids of {record['ids_of']}{whose} cannot be compared with ids of {_ids_of(data)}")
+        elif fresh is not None:
+            for split, facts in record["splits"].items():
+                used = f"{data.unit} of {USED[split]}{whose}"
+                require_unused(class_ids(data, fresh), facts["ids"], used)
+                compared.append(used)
     if fresh is not None and not data.given:  # whose names are positions
         for split, role in USED.items():
             pool = _pool_now(data, split)
-            if pool is not None:
-                _require_unused(fresh, fresh.classes, pool.classes, f"{data.unit} of {role}")
+            require_unused(
+                {name: name for name in fresh.classes}, pool.classes if pool else (), f"{data.unit} of {role}"
+            )
     return Freshness(tuple(compared), tuple(doubts))
 
 
-def class_ids(data: Data, pool: Pool) -> list[str]:
-    """An id of each class of a pool, in its order."""
+def require_unused(fresh: Mapping[str, str], used: Collection[str], what: str) -> None:
+    """Refuse names whose ids were used before: a certificate of them would not hold.
+
+    >>> require_unused({"ant": "a", "bee": "b"}, ["b"], "classes of training")
+    Traceback (most recent call last):
+    ...
+    fewsure.errors.FewsureError: 1 of 2 were classes of training, for instance 'bee'; a certificate needs fresh ones
+    """
+    known = set(used)
+    reused = sorted(name for name, one in fresh.items() if one in known)
+    if reused:
+        raise FewsureError(
+            f"{len(reused)} of {len(fresh)} were {what}, for instance {reused[0]!r}; a certificate needs fresh ones"
+        )
+
+
+def class_ids(data: Data, pool: Pool) -> dict[str, str]:
+    """An id of each class of a pool, by its name."""
     if not data.given:
-        return [_digest(name.encode()) for name in pool.classes]
-    rows = [row.tobytes() for row in pool.examples.numpy()]
-    starts = pool.starts.tolist()
-    return [_digest(b"".join(sorted(rows[first:last]))) for first, last in pairwise(starts)]
+        return {name: _digest(name.encode()) for name in pool.classes}
+    each = zip(pool.classes, torch.split(pool.examples, pool.counts.tolist()), strict=True)
+    return {name: _digest(b"".join(sorted(row.numpy().tobytes() for row in rows))) for name, rows in each}
 
 
 def _ids_of(data: Data) -> str:
@@ -137,13 +151,6 @@ def _chain(record: Record) -> Iterator[tuple[str, Record]]:
     while one is not None:
         yield whose, one
         whose, one = " of the run that it started at", one["start"]
-
-
-def _require_unused(pool: Pool, fresh: Collection[str], used: Collection[str], what: str) -> None:
-    """The same as `require_unused`, with the names of the classes in the error."""
-    reused = set(fresh) & set(used)
-    names = {name for name, found in zip(pool.classes, fresh, strict=True) if found in reused}
-    require_unused(pool.classes, names, what)
 
 
 def _pool_as_given(data: Data, split: Split) -> Pool | None:

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fewsure.core import streams
-from fewsure.errors import FewsureError, require
+from fewsure.errors import require
 from fewsure.theory.concentration import Method, upper_limit
 
 
@@ -90,18 +90,3 @@ def disjoint_tasks(classes: int, way: int, seed: int) -> Int[Tensor, "T way"]:
     require(classes >= way, "classes", f"at least {way}, the number in a task", classes)
     tasks = classes // way
     return torch.randperm(classes, generator=streams.generator(seed, "disjoint"))[: tasks * way].view(tasks, way)
-
-
-def require_unused(fresh: Collection[str], used: Collection[str], what: str) -> None:
-    """Refuse what was used before: a certificate of it would not hold.
-
-    >>> require_unused(["ant", "bee"], ["bee"], "classes of training")
-    Traceback (most recent call last):
-    ...
-    fewsure.errors.FewsureError: 1 of 2 were classes of training, for instance 'bee'; a certificate needs fresh ones
-    """
-    reused = sorted(set(fresh) & set(used))
-    if reused:
-        raise FewsureError(
-            f"{len(reused)} of {len(fresh)} were {what}, for instance {reused[0]!r}; a certificate needs fresh ones"
-        )
