@@ -85,8 +85,8 @@ class Simpa(Algorithm):
     """Divide the inputs of each of the generator's layers by the root of their number: its step sizes then mean what
     they mean for the base network itself. Off in the paper."""
     initial_weights: Literal["generator", "network"] = "generator"
-    """What is generated at first: the images of z under the generator's own initial weights, or the `network`'s initial
-    weights, each layer's of the size that suits it, with a tenth of that spread."""
+    """How generated weights start: as the generator's own initial weights map z, or around initial weights of the
+    `network`, each layer's of the size that suits it, with a tenth of that spread."""
     components: int = 1
     """K, generators that start, learn and adapt each by itself: q is their mixture. 1 in the paper; each takes as many
     operations as the first."""
@@ -128,7 +128,7 @@ class Simpa(Algorithm):
 
     @property
     def _samples(self) -> int:
-        """Samples of w per step: those that the loss uses are the first of those that the KL uses."""
+        """Samples of w per step: the loss uses the first of the samples that the KL uses."""
         return max(self.train_samples, self.kl_samples if KL_TERMS[self.kl] else 0)
 
     # The bounds that both levels minimise, and the distributions in them

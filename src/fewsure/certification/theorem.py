@@ -60,10 +60,10 @@ def theorem_of(
     seed: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[Bound], Reading | None]:
-    """(Theorem 2 in its three forms, what the critic reads, if there is one) from `samples` draws of everything in q.
+    """(Theorem 2 in its three forms, the reading of a critic or None) from `samples` draws of everything in q.
 
-    The critic's reading is Donsker and Varadhan's lower estimate on samples that it has not been trained on: of
-    KL[q(w) ‖ p(w)], or with `moment+critic` of what q's means and variances leave of it. No bound rests on it.
+    The critic's reading is Donsker and Varadhan's lower estimate on samples that it has not been trained on. It reads
+    KL[q(w) ‖ p(w)], or with `moment+critic` the rest that q's means and variances leave. No bound rests on it.
     """
     algorithm, device = experiment.algorithm, device_of(meta)
     assert isinstance(algorithm, Simpa)

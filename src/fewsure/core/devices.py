@@ -52,7 +52,7 @@ def precision_on_cpu(wanted: Precision) -> Iterator[None]:
 def rounded_type(matrix: Tensor) -> torch.dtype:
     """bfloat16 (7 bits of fraction, half the memory to move) for a large matrix under `bf16`; else its own type.
 
-    Of a stack of matrices, each counts by itself.
+    Each matrix of a stack counts by itself.
     """
     return torch.bfloat16 if _ROUNDS.get() and matrix.shape[-2:].numel() >= LARGE else matrix.dtype
 

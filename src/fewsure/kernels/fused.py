@@ -99,7 +99,7 @@ class _ConvBlock(Grouped):
         x, w, ctx.input_gradient = inputs
         _, *saved = output
         ctx.mark_non_differentiable(*saved)
-        ctx.set_materialize_grads(False)  # what is saved has no gradient, not even one of zeros
+        ctx.set_materialize_grads(False)  # saved tensors have no gradient, not even zeros
         ctx.save_for_backward(x, w, *saved)
 
     @staticmethod
@@ -131,7 +131,7 @@ class _MomentKl(Grouped):
         samples, ctx.constants = inputs
         _, *saved = output
         ctx.mark_non_differentiable(*saved)
-        ctx.set_materialize_grads(False)  # what is saved has no gradient, not even one of zeros
+        ctx.set_materialize_grads(False)  # saved tensors have no gradient, not even zeros
         ctx.save_for_backward(samples, *saved)
 
     @staticmethod

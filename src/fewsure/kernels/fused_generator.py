@@ -30,7 +30,7 @@ class LastLayerSpec(NamedTuple):
 
 
 class LastLayerGrads(NamedTuple):
-    """What a step needs of δ, the gradient before tanh; the layer's own gradient is Σ rowᵀ (row of right)."""
+    """Gradients of a step, from δ, the gradient before tanh; the layer's own is Σ rowᵀ (row of right)."""
 
     hidden: Tensor
     bias: Tensor
@@ -43,7 +43,7 @@ class LastLayerGrads(NamedTuple):
 
 
 PullBack = Callable[[Tensor, Tensor | None, bool], LastLayerGrads]
-"""(gradient of the samples, of the KL, whether the norm is wanted) → what a step needs."""
+"""(gradient of the samples, of the KL, whether the norm is wanted) → gradients of a step."""
 
 
 def last_layer(

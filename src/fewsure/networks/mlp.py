@@ -63,7 +63,7 @@ class Mlp:
     """Each layer divides its inputs by √fan_in, and its weights start √fan_in times as large. The functions to start
     with are the same, but what a step of the weights does to them no longer grows with the widths."""
     centred: bool = False
-    """The mean of a batch is taken off each of its inputs: what tells its examples apart is left."""
+    """Subtract the mean of a batch from each of its inputs: the differences between its examples are left."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -125,7 +125,7 @@ class Mlp:
         return x
 
     def entering(self, x: Tensor, number: int) -> Tensor:
-        """What a layer multiplies by its weights, of what comes out of the one before it."""
+        """The output of one layer as the next multiplies it by its weights."""
         return x / math.sqrt(self.sizes[number]) if self.scaled else x
 
     def rounded(self, params: Params) -> Params:

@@ -37,8 +37,8 @@ class Generator(Mlp):
     def start(self, mean: Params, shift: Params, std: float, *, shared: bool) -> tuple[Params, Float[Tensor, " K"]]:
         """(mean + std·shift, ‖mean‖²).
 
-        The last layer is padded so that its rows are aligned for GPUs, and rounded if the `precision` wants that and it
-        is one for all tasks.
+        The last layer is padded so that its rows are aligned for GPUs. A layer that is `shared` by all tasks is rounded
+        where the `precision` says so.
         """
         last, bias = self.last_names
         padding = -self.sizes[-1] % ALIGNED

@@ -1,7 +1,7 @@
 """The generator's last layer, which holds nearly all of its parameters, and of which a task never needs a copy.
 
-Its gradient is a sum of outer products, one per generated sample, of the hidden units h and the gradient δ of what they
-are mapped to. After K steps of size η with S samples each
+Its gradient is a sum of outer products, one per generated sample, of the hidden units h and the gradient δ before tanh.
+After K steps of size η with S samples each
 
     W_task = W − η Σ_k H_kᵀ Δ_k,        H_k (S, hidden), Δ_k (S, n),
 

@@ -5,8 +5,8 @@ A group is a network with its own weights and its own batch of images: a task, o
     x (G, N, H, W, C), w (G, F, C, 3, 3)  →  y = x ∗ w  →  ŷ = (y − mean)/std over a group's pixels  →  relu  →  2×2 max
 
 Three facts keep the memory traffic small. The norm has no weights and rises with y, so it commutes with the maximum and
-is applied to a quarter of the pixels. A bias would cancel in the norm. The gradient of y is a line in ŷ, but for the
-pixels that were largest in their window, so it is made in a single pass.
+is applied to a quarter of the pixels. A bias would cancel in the norm. The gradient of y is a line in ŷ, except
+at the largest pixel of each window: one pass makes it.
 
 Everything is deterministic: sums over blocks are stored and added in a fixed order.
 """
@@ -52,7 +52,7 @@ def backward(
     *,
     input_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of x (zero if it is not asked for) and of w, from that of what `forward` pooled."""
+    """The gradients of x (zero if it is not asked for) and of w, from that of `pooled`."""
     groups, images, height, width, _ = x.shape
     filters, gradient = w.shape[1], gradient.contiguous()
     blocks = triton.cdiv(images * (height // 2) * (width // 2), WINDOWS)
@@ -233,7 +233,7 @@ def _pool_kernel(y, mean, scale, pooled, images, height, width, F: tl.constexpr,
     low = tl.maximum(tl.load(places + width * F, mask=valid), tl.load(places + (width + 1) * F, mask=valid))
     centre, factor = tl.load(mean + group * F + filters), tl.load(scale + group * F + filters)
     normal = (tl.maximum(top, low) - centre) * factor
-    value = tl.where(normal < 0, 0.0, normal)  # a maximum would take what is no number for 0
+    value = tl.where(normal < 0, 0.0, normal)  # a maximum would turn NaN into 0
     tl.store(pooled + (group * windows + window)[:, None] * F + filters, value, mask=valid)
 
 

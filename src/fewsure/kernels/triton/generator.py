@@ -5,8 +5,8 @@ y = tanh(mapped + bias + inner·right)                 inner (G, S, r), the firs
 KL of the samples, its gradient δ before tanh         as in `fewsure.kernels.triton.moments`
 
 A program has all samples of some columns, and passes over them twice: for their moments, and for δ. The gradient of an
-objective is c·δ, c its derivative in the KL, and what the first k samples, which are handed out, add to their rows. No
-pass is spent on c: a row keeps its δ beside a scale, which is c, or 1 for the first k, whose rows are few.
+objective is c·δ, where c is its derivative in the KL; to the rows of the first k samples, which are returned, it adds
+their own. No pass is spent on c: a row keeps its δ beside a scale, which is c, or 1 for those few rows.
 """
 
 import torch
@@ -221,7 +221,7 @@ def _tanh_samples_kernel(
             squares += away * away
         shift = tl.sum(total, 0) / samples
         v = (tl.sum(squares, 0) - samples * shift * shift) / (samples - 1)
-        v = tl.where(v > 0, v, v * 0.0) + floor  # what is no number stays none
+        v = tl.where(v > 0, v, v * 0.0) + floor  # NaN stays NaN
         m = tl.sum(centre, 0) + shift
         term = 0.5 * ((v + m * m) / prior - 1 - tl.log(v / prior)) - v / (2 * samples * prior)
         tl.store(partial + group * tl.num_programs(0) + block, tl.sum(tl.where(valid, term, 0.0), 0))

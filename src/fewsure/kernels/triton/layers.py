@@ -1,4 +1,4 @@
-"""What follows the matrix product of a fully connected layer, for many networks at once: bias and activation, and back.
+"""A fully connected layer after its matrix product, for many networks at once: bias and activation, and back.
 
 z (G, R, N), bias (G, N) → y = act(z + bias);    dy → dz = dy · act′(y) and its sum over the R rows
 """
@@ -10,7 +10,7 @@ from torch import Tensor
 
 KINDS = {"none": 0, "relu": 1, "tanh": 2}
 COLUMNS, ROWS = 64, 32
-"""Of the part that a program holds at a time."""
+"""Size of the block that a program holds at a time."""
 SHARE, PROGRAMS = 128, 256
 """Rows of a program that adds them up; all of them where there are so many programs without that."""
 STRIDE = 1024
@@ -64,7 +64,7 @@ def _activate_kernel(
     value = tl.load(places, mask=here, other=0.0).to(tl.float32)
     value += tl.load(bias + group * bias_stride + column, mask=valid, other=0.0)[None, :]
     if KIND == 1:
-        value = tl.where(value < 0, 0.0, value)  # a maximum would take what is no number for 0
+        value = tl.where(value < 0, 0.0, value)  # a maximum would turn NaN into 0
     if KIND == 2:
         value = 1 - 2 / (tl.exp(2 * value) + 1)
     tl.store(places, value, mask=here)

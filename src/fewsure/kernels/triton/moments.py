@@ -17,7 +17,7 @@ ROWS = 32
 
 
 def forward(samples: Tensor, prior_std: float, floor: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(KL (G,), mean (G, n), variance (G, n)) of samples (G, S, n); without what corrects the logarithm's bias."""
+    """(KL (G,), mean (G, n), variance (G, n)) of samples (G, S, n); without the correction of the logarithm's bias."""
     groups, count, weights = samples.shape
     blocks = triton.cdiv(weights, COLUMNS)
     mean, variance = samples.new_empty(groups, weights), samples.new_empty(groups, weights)
