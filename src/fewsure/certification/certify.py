@@ -187,7 +187,7 @@ def _coverage(
         "tasks": calibration.tasks,
         "threshold": threshold,
         "vacuous": math.isinf(threshold),
-        "measured": [one._asdict() | {"on": name} for name, one in seen.items()],
+        "measured": [one | {"on": name} for name, one in seen.items()],
     }
     if math.isinf(threshold):
         everything = "every set holds every label" if calibration.score == "probability" else "intervals have no ends"

@@ -27,7 +27,6 @@ from fewsure.evaluation.scoring.predict import Predict
 from fewsure.theory import conformal
 from fewsure.theory.conformal import (
     Calibration,
-    Measured,
     conformal_threshold,
     prediction_intervals,
     prediction_sets,
@@ -205,17 +204,23 @@ def scores(records: Mapping[str, Tensor]) -> tuple[conformal.Score, Tensor]:
     return name, residual_scores(records["mean"], records["y"], records["spread"])
 
 
-def measure(records: Mapping[str, Tensor], threshold: float | Tensor) -> Measured:
-    """Coverage and size of sets or intervals on recorded tasks, with one threshold, or one (T,) for each task.
+def measure(records: Mapping[str, Tensor], threshold: float | Tensor) -> dict[str, float]:
+    """The coverage and mean `size` of sets or intervals on recorded tasks, with one threshold, or one (T,) per task.
 
-    Calibration must not have seen the tasks, nor that of a task's own threshold the task.
+    Each is a mean over tasks of means over points; `error` is the standard error of the coverage. Calibration must not
+    have seen the tasks, nor that of a task's own threshold the task.
     """
     y, each = records["y"], torch.as_tensor(threshold, dtype=torch.float64).reshape(-1, 1)
+    require(len(y) >= 2, "tasks", "at least 2", len(y))
     if "probabilities" in records:
         sets = prediction_sets(records["probabilities"], each.unsqueeze(-1))
-        return conformal.measure(sets.gather(-1, y.unsqueeze(-1)).squeeze(-1), sets.sum(-1))
-    lower, upper = prediction_intervals(records["mean"], each, records["spread"])
-    return conformal.measure((lower <= y) & (y <= upper), upper - lower)
+        covered, size = sets.gather(-1, y.unsqueeze(-1)).squeeze(-1), sets.sum(-1)
+    else:
+        lower, upper = prediction_intervals(records["mean"], each, records["spread"])
+        covered, size = (lower <= y) & (y <= upper), upper - lower
+    by_task = covered.double().mean(-1)
+    error = float(by_task.std()) / len(y) ** 0.5
+    return {"coverage": float(by_task.mean()), "size": float(size.double().mean()), "tasks": len(y), "error": error}
 
 
 def thresholds_without(calibration: Calibration, alpha: float) -> Tensor:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -106,29 +106,6 @@ def prediction_intervals(
     mean, half = mean.double(), threshold * _positive(spread)
     half = half + ROUNDING * (mean.abs() + half)
     return mean - half, mean + half
-
-
-class Measured(NamedTuple):
-    """Coverage and size on tasks that calibration has not seen, each a mean over tasks of means over points."""
-
-    coverage: float
-    size: float
-    """Mean number of labels in a set, or mean width of an interval."""
-    tasks: int
-    error: float
-    """Standard error of the coverage over tasks; it does not hold the randomness of calibration."""
-
-
-def measure(covered: Bool[Tensor, "T N"], size: Tensor) -> Measured:
-    """How often sets or intervals of T tasks hold the truth, and their mean size, (T, N).
-
-    >>> measure(torch.tensor([[True], [False]]), torch.tensor([[2], [1]])).coverage
-    0.5
-    """
-    require(len(covered) >= 2, "tasks", "at least 2", len(covered))
-    by_task = covered.double().mean(-1)
-    error = float(by_task.std()) / len(by_task) ** 0.5
-    return Measured(float(by_task.mean()), float(size.double().mean()), len(by_task), error)
 
 
 @dataclass(frozen=True)
