@@ -23,10 +23,10 @@ quickstart: install ## Train SImPa-latent and MAML on sine-line, compare them, d
 	$(BIN)/fewsure quickstart
 
 test: install lint types ## Lint, types, doctests and tests, in as many processes as there are cores
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 test-fast: install ## The same tests without those that are slow, for those who develop
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow"
 
 kernel-test: install ## The GPU kernels in Triton's interpreter (installs Triton, 200 MB)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check triton
