@@ -4,6 +4,7 @@ import dataclasses
 import json
 import multiprocessing
 import operator
+import os
 import pickle
 import shutil
 import signal
@@ -242,22 +243,30 @@ def test_an_error_ends_work_side_by_side_that_is_begun_and_begins_no_more() -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_trainings_side_by_side_with_a_checkpoint_each(number: int, tmp_path: Path) -> None:
+def test_a_signal_ends_trainings_side_by_side_with_a_checkpoint_each(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fewsure", "reproduce", "regression", "--only", "maml", "--jobs", "2"]
-    process = subprocess.Popen(
-        [*command, "--out", str(tmp_path), "--device", "cpu", "--json"], stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([*command, "--out", str(tmp_path), "--device", "cpu", "--json"], stderr=subprocess.PIPE)
     trainings = [tmp_path / "maml" / f"trial-{number}" for number in range(2)]
     end = time.monotonic() + 120
     while not all((folder / "metrics.jsonl").is_file() for folder in trainings):
         assert time.monotonic() < end
         time.sleep(0.2)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     process.communicate(timeout=120)
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + signal.SIGTERM
     assert all(Run.open(folder).has_checkpoint for folder in trainings)
     assert not (tmp_path / "maml" / "trial-2").exists()
+
+
+@pytest.mark.parametrize(("number", "ends"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_signal_ends_work_side_by_side(number: int, ends: type[BaseException]) -> None:
+    began = time.monotonic()
+    pieces: list[list[list[float]]] = [[[0.01], [600.0]], [[600.0]]]
+    with pytest.raises(ends) as raised:
+        side_by_side(time.sleep, pieces, 2, lambda piece: os.kill(os.getpid(), number))  # type: ignore[arg-type]
+    assert ends is KeyboardInterrupt or raised.value.code == 128 + number
+    assert time.monotonic() - began < 60
+    assert not multiprocessing.active_children()
 
 
 def test_what_stopped_a_training_is_the_same_in_another_process() -> None:
