@@ -17,7 +17,10 @@ from .browser import CHROMIUM, Browser
 from .data_fixtures import REAL_DATA
 from .report_runs import CPU, TINY_MAML, regression_run, report
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed; `make browser-test` installs it")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed; `make browser-test` installs it"),
+]
 
 SCREENSHOTS = Path(__file__).parents[1] / "screenshots"
 SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844, "mobile": True}}

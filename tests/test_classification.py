@@ -79,6 +79,7 @@ def accuracy_after(algorithm: Algorithm, updates: int) -> float:
         return float(for_each(accuracy)((tasks, noise, prediction_noise), meta).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(METHODS))
 def test_it_learns_to_classify_blobs(name: str) -> None:
     before, after = accuracy_after(METHODS[name], 0), accuracy_after(METHODS[name], 80)

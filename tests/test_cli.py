@@ -261,6 +261,7 @@ def test_bench_times_every_method_and_takes_a_plain_x(
     assert set(kinds) == {"conv4 28×28", "conv4 84×84"}
 
 
+@pytest.mark.slow
 def test_bench_draws_curves_and_evaluates_many_tasks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

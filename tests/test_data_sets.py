@@ -54,6 +54,7 @@ def assert_pool_is_sound(pool: Pool) -> None:
 # Real data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "each", "groups"),
     [("omniglot", 20, (25, 5, 20)), ("cifar-fs", 600, (20, 11, 13)), ("mini-imagenet", 600, (0, 0, 0))],
@@ -79,6 +80,7 @@ def test_real_data_sets_have_the_published_classes(name: str, each: int, groups:
         assert members["validation"] == set(sorted(members["train"] | members["validation"])[5::6])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["omniglot", "mini-imagenet"])
 def test_a_real_split_is_a_sound_pool(name: str, real_data: Path) -> None:
     pool = load(DATA_SETS[name], "test")

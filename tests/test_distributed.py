@@ -24,6 +24,8 @@ from .reliability.faults import ROOT
 from .reliability.ranks import METHODS, OFFSET, TASKS
 from .reliability.soak import one_thread
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:

@@ -157,6 +157,7 @@ def test_an_interrupted_evaluation_goes_on_with_the_missing_shards(
     assert without_seconds(longer) == without_seconds(evaluate_run(whole, CPU, tasks=200, seed=0))
 
 
+@pytest.mark.slow
 def test_an_evaluation_survives_a_kill(tmp_path: Path) -> None:
     tasks = 2 * SHARD
     whole, run = (trained(tmp_path / name, sine_line()) for name in ("whole", "run"))
@@ -284,6 +285,7 @@ def live_bytes() -> int:
     return sum(storages.values())
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_over_10_000_tasks(tmp_path: Path, blobs: Path) -> None:
     experiment = classes(blobs)
     held: dict[int, tuple[int, int]] = {}
@@ -351,6 +353,7 @@ def test_records_without_a_score_that_the_result_has_are_refused(two_runs: list[
 # Several processes, and a GPU
 
 
+@pytest.mark.slow
 def test_several_processes_go_on_where_one_was(tmp_path: Path) -> None:
     tasks = SHARD + 150
     whole, run = (trained(tmp_path / name, sine_line()) for name in ("whole", "run"))

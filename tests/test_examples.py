@@ -17,6 +17,7 @@ def test_every_example_is_tested() -> None:
     assert sorted(SAYS) == sorted(path.name for path in EXAMPLES.glob("*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_runs(
     name: str, own_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -82,12 +82,14 @@ def assert_same(adapted: Adapted, x: np.ndarray, folder: Path) -> None:
     assert [path.name for path in sorted(folder.iterdir())] == ["task.onnx", "task.pt2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["simpa", "maml", "bmaml"])
 @pytest.mark.filterwarnings("ignore::FutureWarning:torch")  # of torch, about how its own files are read
 def test_numbers_are_the_same_in_other_programs(name: str, tmp_path: Path) -> None:
     assert_same(*adapted_numbers(name), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["simpa", "maml", "bmaml", "protonet"])
 @pytest.mark.filterwarnings("ignore::FutureWarning:torch")
 def test_classes_of_images_are_the_same_in_other_programs(name: str, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from fewsure.training.update import MetaUpdate
 from .helpers import small_simpa
 from .reliability import figures, short
 
+pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
 EXPERIMENT = Experiment(Maml(inner_steps=1), SineLine(query=6), MlpOptions((5,)), Training(updates=12, tasks=3), "none")
 

@@ -26,6 +26,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Read
     return all_readers(tmp_path_factory.mktemp("readers"))
 
 
+@pytest.mark.slow
 def test_changed_files_are_read_or_refused_and_nothing_happens_elsewhere() -> None:
     found = short.found(fuzz=f"fuzz.fuzz({INPUTS}, seed=1)")["fuzz"]
     assert found["inputs"] >= INPUTS
@@ -36,6 +37,7 @@ def test_changed_files_are_read_or_refused_and_nothing_happens_elsewhere() -> No
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=200), where=st.floats(0, 1), data=st.data())
@@ -55,6 +57,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=JSON, data=st.data())
@@ -134,6 +137,7 @@ def test_a_stream_from_an_archive_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
         member.open()
 
 
+@pytest.mark.slow
 def test_a_fuzzed_reader_may_not_write_elsewhere(tmp_path: Path) -> None:
     program = "fuzz.writes_are_noticed()"
     assert short.found(noticed=program)["noticed"] == ["opened", "subprocess.Popen"]

@@ -89,6 +89,7 @@ def test_json_has_no_progress_beside_it_not_even_of_decoding(
         assert json.loads(printed.out)["run"] == str(tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["protonet", "maml", "simpa"])
 def test_the_preset_for_cpus_trains_and_evaluates_on_real_omniglot(
     method: str, real_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

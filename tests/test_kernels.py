@@ -128,6 +128,7 @@ def use_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fewsure.kernels.fused._made_for", lambda x: True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ON_IMAGES)
 def test_meta_gradients_on_images_equal_those_of_the_plain_path(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm, source = ON_IMAGES[name], streams.generator(0, "kernels")
@@ -137,12 +138,14 @@ def test_meta_gradients_on_images_equal_those_of_the_plain_path(name: str, monke
     compare(algorithm, classification(Conv4((3, 20, 18), 3, filters=16), 3), tasks, monkeypatch, chunk_sizes=(None,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ON_LINES)
 def test_meta_gradients_on_lines_equal_those_of_the_plain_path(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks, _ = SineLine().tasks("train", DEVICE).sample(3, streams.generator(0, "tasks", device=DEVICE))
     compare(ON_LINES[name], regression(Mlp((1, 7, 6, 1))), tasks, monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["simpa, no KL", "simpa, moment KL", "simpa, many factors", "simpa, own copies", "simpa, critic"]
 )

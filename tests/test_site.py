@@ -11,6 +11,7 @@ from .browser import CHROMIUM, PATIENCE, Browser
 SITE = Path(__file__).resolve().parents[1] / "build" / "site"
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (`make browser-test` installs it)"),
     pytest.mark.skipif(not (SITE / "index.html").exists(), reason="the site is not built (`make docs` builds it)"),
 ]

@@ -127,6 +127,7 @@ def test_a_task_is_surer_the_less_is_left_for_other_classes() -> None:
     assert Temperature(1.0, 1.0).divide(certain).isfinite().all()
 
 
+@pytest.mark.slow
 def test_with_an_exponent_predictions_are_those_of_a_query_set(tmp_path: Path) -> None:
     run = trained(tmp_path, "simpa", softmax_temperature=None, temperature_exponent=None)
     found = json.loads((run.folder / "fitted.json").read_text())
@@ -244,6 +245,7 @@ def test_networks_that_are_sure_and_disagree_need_a_temperature_of_their_mixture
     assert abs(float(confidence - accuracy)) < 0.01
 
 
+@pytest.mark.slow
 def test_predictions_at_the_temperature_of_the_mixture_are_one_networks_and_samples_are_as_they_are(
     tmp_path: Path,
 ) -> None:

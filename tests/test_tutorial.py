@@ -34,6 +34,7 @@ def output_of(printed: dict[str, str], part: str) -> str:
     return output
 
 
+@pytest.mark.slow
 def test_every_block_runs_and_says_what_the_page_says(printed: dict[str, str]) -> None:
     assert "mean error" in output_of(printed, "learner.adapt(reading[:5]")
     assert "the same predictions: True" in output_of(printed, "learner.save")
