@@ -5,11 +5,13 @@ import torch
 
 from fewsure.algorithms.simpa_latent import SimpaLatent
 from fewsure.core import streams
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.networks.losses import regression
 from fewsure.networks.mlp import Mlp
 from fewsure.networks.weights import flatten
 from fewsure.posteriors.latent import Latent, WeightGenerator
-from fewsure.types import Batch, Task
+from fewsure.theory.pac_bayes import theorem_1
+from fewsure.types import Batch, Stage, Task
 
 from .helpers import DATA, assert_gradient_equals_finite_differences, assert_vectorised_equals_loop, meta_batch
 
@@ -63,7 +65,8 @@ def test_a_latent_that_the_generator_ignores_costs_more_than_the_networks_are_ap
 
 @pytest.mark.usefixtures("float64")
 def test_vectorised_equals_loop_and_the_meta_gradient_equals_finite_differences() -> None:
-    for method in (small(), small(refinements=0), small(refinements=2)):
+    bounds = [small(objective="theorem-1", form=form) for form in ("kl", "log")]
+    for method in (small(), small(refinements=0), small(refinements=2), *bounds):
         assert_vectorised_equals_loop(method, MODEL, problem(method))
         assert_gradient_equals_finite_differences(method, MODEL, problem(method), step=1e-6)
 
@@ -94,3 +97,40 @@ def test_the_loss_is_the_likelihood_of_the_mixture_that_predicts() -> None:
     total, info = method.loss(meta, MODEL, task, noise, None)  # type: ignore[arg-type]
     torch.testing.assert_close(info["loss"], nll)
     torch.testing.assert_close(total, nll + 0.5 * Latent(**posterior["latent"]).kl())
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("form", ["log", "kl"])
+def test_the_objective_theorem_1_is_the_bound_and_at_first_the_predictive_one_beside_it(form: str) -> None:
+    method, task = small(objective="theorem-1", form=form, epsilon=0.1), one_task()
+    meta = method.init(MODEL, streams.generator(0, "init"))
+    noise = {"z": torch.randn(3, 3, generator=streams.generator(0, "z"))}
+    posterior = method.adapt(meta, MODEL, task.support, noise)
+    errors = (method.predict(posterior, MODEL, task.support.x, noise) - task.support.y).square()
+    gibbs, kl = (errors / (1 + errors)).mean(), Latent(**posterior["latent"]).kl()
+    bound = theorem_1(gibbs, kl, examples=5, epsilon=0.1, form=form).total  # type: ignore[arg-type]
+    predictive, _ = small().loss(meta, MODEL, task, noise, Stage(torch.tensor(0), 1, 100))
+    for update, weight in ((0, 1.0), (7, 0.8), (35, 0.0), (90, 0.0)):
+        total, info = method.loss(meta, MODEL, task, noise, Stage(torch.tensor(update), 1, 100))
+        torch.testing.assert_close(info["bound"], bound)
+        torch.testing.assert_close(total, bound + weight * predictive)
+
+
+@pytest.mark.usefixtures("float64")
+def test_in_training_the_bound_of_many_examples_takes_the_loss_of_32_at_random() -> None:
+    """The mean over choices is the loss of all of them, and m is their whole number."""
+    method, data = small(objective="theorem-1"), SineLine(shot=40, query=3)
+    drawn, _ = data.sample(1, streams.generator(0, "many"))
+    task = Task(*(Batch(batch.x[0], batch.y[0]) for batch in (drawn.support, drawn.query)))
+    assert "examples" not in method.noise(MODEL, 32, 3).task
+    meta = method.init(MODEL, streams.generator(0, "init"))
+    z = torch.randn(3, 3, generator=streams.generator(0, "z"))
+    posterior = method.adapt(meta, MODEL, task.support, {})
+    functions = method.predict(posterior, MODEL, task.support.x, {"z": z})
+    losses = torch.stack([MODEL.bounded_loss(function, task.support.y) for function in functions]).mean(0)
+    for seed in range(3):
+        examples = torch.rand(method.noise(MODEL, 40, 3).task["examples"].shape, generator=streams.generator(seed, "e"))
+        _, info = method.loss(meta, MODEL, task, {"z": z, "examples": examples}, Stage(torch.tensor(0), 1))
+        torch.testing.assert_close(info["gibbs_loss"], losses[examples.argsort()[:32]].mean())
+        bound = theorem_1(info["gibbs_loss"], info["kl"], examples=40, epsilon=0.05, form="kl").total
+        torch.testing.assert_close(info["bound"], bound)

@@ -70,6 +70,8 @@ class Stage(NamedTuple):
     """Updates made so far (a scalar tensor)."""
     tasks: int
     """T, the number of tasks in a meta-batch."""
+    planned: int = 0
+    """Updates that training makes in all; 0 for an objective as it is at the end of a training."""
 
 
 Modulation = Sequence[tuple[Tensor, Tensor]]

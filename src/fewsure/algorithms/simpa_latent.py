@@ -5,16 +5,17 @@ posterior:    z ~ q(z) = N(μ, diag σ²),  the same G, so that KL[G#q ‖ G#p] 
 lower level:  (μ, ln σ) = mean over examples of attention over the support set (x_i, y_i), and then, R times,
               (μ, ln σ) ← (μ, ln σ) + mean over examples of attention over (x_i, y_i, y_i − f(x_i; G(μ)), μ, ln σ)
 upper level:  min_θ E_task  −ln 1/S Σ_s p(query | G(z_s)) per example  +  β KL[q ‖ p]                 (`predictive`)
-              min_θ E_task  E_q[ℓ(query)] + R,  R of Theorem 1 with the m support examples            (`theorem-1`)
+              min_θ E_task  Theorem 1's bound on E_q[ℓ] from the m support examples, ℓ in [0, 1]      (`theorem-1`)
 
-θ does not depend on a new task's examples, so Theorem 1 holds for that task with the prior G#p as it stands.
+θ does not depend on a new task's examples, so Theorem 1 holds for that task with the prior G#p as it stands, whatever
+the objective was. An encoder may see all of them: the theorem holds for every q at once.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from fewsure.errors import require
 from fewsure.networks.losses import gaussian_log_likelihood
 from fewsure.posteriors import outputs
 from fewsure.posteriors.latent import Latent, WeightGenerator, bounded, spread_init
+from fewsure.theory.pac_bayes import theorem_1
 from fewsure.types import (
     Algorithm,
     Batch,
@@ -45,6 +47,10 @@ FAR = 3.0
 """Residuals that a refinement sees are cut there, in shares of `target_scale`."""
 START_LOG_STD = -1.0
 """ln σ that the encoder starts with."""
+BOUND_EXAMPLES = 32
+"""Of so many support examples, chosen at random, training takes the loss of Theorem 1; m stays their whole number."""
+PREDICTIVE_SHARE = 0.35
+"""The share of the updates over which the weight of the predictive objective beside Theorem 1 falls from 1 to 0."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,14 @@ class SimpaLatent(Algorithm):
     kinds: ClassVar[frozenset[Kind]] = frozenset({"regression"})
     own_density: ClassVar[bool] = True
 
+    objective: Literal["predictive", "theorem-1"] = "predictive"
+    """What training minimises: `predictive`, the negative log-likelihood of the query set under the mixture of sampled
+    networks, and `kl_weight` times the KL; `theorem-1`, the bound of Theorem 1 from the support set."""
+    form: Literal["log", "kl"] = "kl"
+    """The form of Theorem 1 that is trained on: `log` adds a square root to the loss; `kl` (Seeger, Maurer) inverts the
+    binary KL, and is never larger."""
+    epsilon: float = 0.05
+    """ε: the bound that is trained on holds with probability 1 − ε."""
     latent: int = 16
     """Numbers of the latent z."""
     generator_hidden: tuple[int, ...] = (64, 128)
@@ -88,6 +102,7 @@ class SimpaLatent(Algorithm):
             require(0 < value < math.inf, name, "a number above 0", value)
         require(self.refinements >= 0, "refinements", "at least 0", self.refinements)
         require(0 <= self.kl_weight < math.inf, "kl_weight", "a number of at least 0", self.kl_weight)
+        require(0 < self.epsilon <= 1, "epsilon", "a probability in (0, 1]", self.epsilon)
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
         family = self._family(model)
@@ -105,7 +120,10 @@ class SimpaLatent(Algorithm):
         }
 
     def noise(self, model: Model, support: int, query: int) -> NoiseSpec:
-        return NoiseSpec(task=self.prediction_noise(model, self.train_samples, support))
+        draws = dict(self.prediction_noise(model, self.train_samples, support))
+        if self.objective == "theorem-1" and support > BOUND_EXAMPLES:
+            draws["examples"] = Draw((support,), "uniform")
+        return NoiseSpec(task=draws)
 
     def prediction_noise(self, model: Model, samples: int, support: int) -> Mapping[str, Draw]:
         return {"z": Draw((samples, self.latent))}
@@ -128,12 +146,30 @@ class SimpaLatent(Algorithm):
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         posterior = self.adapt(meta, model, task.support, noise)
-        q = Latent(**posterior["latent"])
-        means, stds = self._functions(posterior, model, q.sample(noise["z"]), task.query.x)
-        of_functions = gaussian_log_likelihood(means, stds, task.query.y)
+        q, seen = Latent(**posterior["latent"]), self._bound_examples(task.support, noise)
+        x = torch.cat([seen.x, task.query.x])
+        means, stds = self._functions(posterior, model, q.sample(noise["z"]), x)
+        on_seen, (on_query, stds) = means[:, : len(seen.x)], (values[:, len(seen.x) :] for values in (means, stds))
+        of_functions = gaussian_log_likelihood(on_query, stds, task.query.y)
         loss = -(of_functions.logsumexp(0) - math.log(len(of_functions))).mean()
         kl = q.kl()
-        return loss + self.kl_weight * kl, {"loss": loss, "kl": kl, "noise_std": stds.mean()}
+        info = {"loss": loss, "kl": kl, "noise_std": stds.mean()}
+        predictive = loss + self.kl_weight * kl
+        if self.objective == "predictive":
+            return predictive, info
+        gibbs = torch.func.vmap(model.bounded_loss, in_dims=(0, None))(on_seen, seen.y).mean()
+        examples = len(task.support.x)
+        theorem = theorem_1(gibbs.double(), kl.double(), examples=examples, epsilon=self.epsilon, form=self.form)
+        bound = theorem.total.to(kl.dtype)
+        weight = (1 - stage.update / (PREDICTIVE_SHARE * max(stage.planned, 1))).clamp(min=0)
+        return bound + weight * predictive, info | {"gibbs_loss": gibbs, "bound": bound}
+
+    def _bound_examples(self, support: Batch, noise: Noise) -> Batch:
+        """The support examples that Theorem 1's loss is taken of in training; none for the other objective."""
+        if self.objective == "predictive":
+            return Batch(support.x[:0], support.y[:0])
+        chosen = noise["examples"].argsort()[:BOUND_EXAMPLES] if "examples" in noise else slice(None)
+        return Batch(support.x[chosen], support.y[chosen])
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         q = Latent(**posterior["latent"])

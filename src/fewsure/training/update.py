@@ -112,7 +112,7 @@ class MetaUpdate:
         tasks = self._experiment.training.tasks
         meta_batch, _ = self._tasks.sample(tasks, self._generator)
         shared, noise = draw_noise(self._noise_spec, tasks, self._generator)
-        stage = Stage(self._update, tasks)
+        stage = Stage(self._update, tasks, self._experiment.training.updates)
         own_tasks, own_noise = take((meta_batch, noise), self._share)
         found = self._engine.gradient(self._meta, own_tasks, shared, own_noise, stage)
         gradient, info = weighted_sum(found, (self._share.stop - self._share.start) / tasks)
