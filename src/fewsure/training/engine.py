@@ -1,5 +1,6 @@
 """The meta-step: one-task code, vectorised over a meta-batch, averaged and differentiated."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -50,8 +51,7 @@ class Engine:
         def of_chunk(first: int) -> Any:
             chunk = slice(first, first + size)
             share = (min(first + size, total) - first) / total
-            gradient: Any = torch.func.grad(self.loss, has_aux=True)
-            found = gradient(meta, take(tasks, chunk), shared, take(noise, chunk), stage)
+            found = _differentiate(self.loss, meta, take(tasks, chunk), shared, take(noise, chunk), stage)
             return pytree.tree_map(lambda value: value.detach() if share == 1 else share * value.detach(), found)
 
         add = partial(pytree.tree_map, torch.add)
@@ -61,3 +61,16 @@ class Engine:
                 result = add(result, of_chunk(first))
         parts, info = result
         return parts, info
+
+
+def _differentiate(loss: Callable[..., tuple[Tensor, Info]], meta: Parts, *arguments: Any) -> tuple[Parts, Info]:
+    """The gradient of a loss in every meta-parameter, and its info.
+
+    `torch.func.grad` would do, but prepares a second derivative, which takes a fifth longer.
+    """
+    values, spec = pytree.tree_flatten(meta)
+    leaves = [value.detach().requires_grad_() for value in values]
+    with torch.enable_grad():
+        found, info = loss(pytree.tree_unflatten(leaves, spec), *arguments)
+        gradient = torch.autograd.grad(found, leaves, materialize_grads=True)
+    return pytree.tree_unflatten(gradient, spec), info
