@@ -171,13 +171,20 @@ class Algorithm(Protocol):
     """Whether the upper level learns from support and query examples together."""
 
     own_density: ClassVar[bool] = False
-    """Whether `predictive` gives the density of a label; else labels vary around functions by one noise for all."""
+    """Whether `predictive` gives the density of a number; else numbers vary around functions by one noise for all."""
     rounds: ClassVar[bool] = False
     """Whether it has matrices that the precision `bf16` rounds."""
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
         """Draw the initial meta-parameters; there may be none."""
         ...
+
+    def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
+        """Meta-parameters that come from the training examples as a whole, before the first update.
+
+        `groups` are whole: all rows of each training task, or all examples of each training class with its number.
+        """
+        return meta
 
     def noise(self, model: Model, support: int, query: int) -> NoiseSpec:
         """The random numbers that `adapt` and `loss` use, for so many examples."""

@@ -1,15 +1,17 @@
 """The protocol of task distributions and data sets, with defaults: other rooms ask nothing else of data."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import torch
 
 from fewsure.core.config import normalise_fields
 from fewsure.data.augmentation import Augmentation
+from fewsure.data.groups import PoolGroups
 from fewsure.data.memory import remembered
 from fewsure.data.pools import Pool, Split, merge
 from fewsure.data.scaling import Scale
-from fewsure.types import Facts, Kind, Model, Task
+from fewsure.types import Batch, Facts, Kind, Model, Task
 
 
 class Tasks(Protocol):
@@ -80,6 +82,10 @@ class Data(Protocol):
 
     def tasks(self, split: Split, device: torch.device) -> Tasks:
         """The tasks of a split, drawn on a device."""
+
+    def groups(self, device: torch.device, generator: torch.Generator) -> Sequence[Batch]:
+        """The whole training groups: all rows of each task, or all examples of each class."""
+        return PoolGroups(pool_on(self.at_temperature_1, "train", device), rows=self.kind == "regression")
 
     def pool(self, split: Split) -> Pool:
         """The examples of a split, on the CPU; for data with a `unit`."""

@@ -64,7 +64,7 @@ def calibrated_at(experiment: Experiment, meta: Parts, device: torch.device, *, 
 
 def uncalibrated(experiment: Experiment) -> tuple[str, ...]:
     """The options of the data that are to be fitted: they are None in the experiment."""
-    known = {"noise_std"} if experiment.algorithm.own_density else set()
+    known = {"noise_std"} if experiment.own_density else set()
     return tuple(name for name in FITTED_LIMITS if name not in known and getattr(experiment.data, name) is None)
 
 

@@ -254,7 +254,7 @@ def _every_task(
         def density(x: Tensor) -> Mixture:
             return algorithm.predictive(posterior, own, x, block.prediction_noise)
 
-        predict = Predict(functions, density if algorithm.own_density else None)
+        predict = Predict(functions, density if experiment.own_density else None)
         records = score(predict, block.task, block.facts, block.prediction_noise)
         sampled = torch.full((), samples[0], device=device)
         return records | {"samples": sampled, "fingerprint": _fingerprint(block.task)}

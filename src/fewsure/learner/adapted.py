@@ -102,7 +102,7 @@ class Adapted:
 
     def density(self, x: Tensor, batch_size: int = BATCH_SIZE) -> Mixture | None:
         """The density of a label at inputs as networks see them, of a method that has one of its own."""
-        if not self.predictor.experiment.algorithm.own_density:
+        if not self.predictor.experiment.own_density:
             return None
         batches = self._batches(x, batch_size)
         found = [self.predictor.density(self.posterior, self.model, batch, self.noise) for batch in batches]

@@ -120,7 +120,7 @@ class AdaptedModule(torch.nn.Module):
         inputs = self._scale.inputs(x)
         found = self._outputs(inputs)
         if labels is None:
-            task, own = self._task, predictor.experiment.algorithm.own_density
+            task, own = self._task, predictor.experiment.own_density
             density = predictor.density(task.posterior, task.model, inputs, task.noise) if own else None
             values = ValuePrediction(*predictor.in_users_unit(found.squeeze(-1), density))
             return values.mean, values.std, values.samples
@@ -140,7 +140,7 @@ def sampled_networks(adapted: Adapted) -> Params | None:
     Methods have one interface, `predict`. Whatever a method does to arrive at networks, it calls each of them at x.
     """
     predictor, model = adapted.predictor, adapted.model
-    if predictor.experiment.algorithm.own_density:
+    if predictor.experiment.own_density:
         return None
     x = predictor.scale.inputs(_example(adapted))
     network: Any = _Recorder(model.network, x)
@@ -197,7 +197,7 @@ def _description(adapted: Adapted, module: AdaptedModule) -> dict[str, Any]:
         "samples": module.samples,
     }
     if labels is None:
-        own = adapted.predictor.experiment.algorithm.own_density
+        own = adapted.predictor.experiment.own_density
         return described | ({} if own else {"noise_std": adapted.predictor.noise_std})
     return described | {"classes": [c if isinstance(c, (str, int, float)) else str(c) for c in labels.classes]}
 

@@ -117,6 +117,11 @@ class Experiment:
         return self.data.model(self.network, training=True)
 
     @property
+    def own_density(self) -> bool:
+        """Whether the method gives the density of a label itself."""
+        return self.algorithm.own_density and self.model.kind == "regression"
+
+    @property
     def transductive(self) -> bool:
         """Whether a prediction depends on the other query points."""
         depends = self.algorithm.transductive or self.model.network.transductive

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fewsure.core import streams
 from fewsure.core.devices import device_name
 from fewsure.core.distributed import all_gather, any_process, rank_zero_first
 from fewsure.errors import Diverged, FewsureError
 from fewsure.training.experiment import RANDOM_START
 from fewsure.training.runs import Checkpoint, Run
 from fewsure.training.update import MetaUpdate, Trouble, new_optimiser
-from fewsure.types import Parts
+from fewsure.types import Params, Parts
 
 SHOW_EVERY = 0.5
 """Seconds between two looks at the numbers, each of which waits for the device."""
@@ -57,16 +58,16 @@ def train(
     """Train a run to its end, from its last checkpoint if it has one. Returns the meta-parameters.
 
     Each update draws its tasks and noise from (seed, update) alone, so a run that was interrupted ends in the same
-    numbers as one that was not. When `stop()` turns true, the update in hand is finished and checkpointed.
-    With `validation`, the best checkpoint so far is kept too. After `max_skipped` updates in a row whose numbers are
-    not finite, training stops with the last checkpoint. Processes that `torchrun` has started share the tasks.
+    numbers as one that was not. A new run begins with the method's `fit` on the training groups. When `stop()` turns
+    true, the update in hand is finished and checkpointed. With `validation`, the best checkpoint so far is kept too.
+    After `max_skipped` updates in a row whose numbers are not finite, training stops with the last checkpoint.
+    Processes that `torchrun` has started share the tasks.
     """
     updates = run.experiment.training.updates
-    from_seed = run.experiment.start == RANDOM_START and not run.has_checkpoint
-    start = run.initial() if from_seed else run.load(device)
+    start = rank_zero_first(lambda: _begun(run, device), lambda: _begun(run, device, fits=False))
     if len(set(all_gather(start.update))) > 1:
         raise FewsureError(f"{run.folder} is not the same folder for all processes; put it where all machines see it")
-    meta = {part: {name: value.to(device) for name, value in params.items()} for part, params in start.meta.items()}
+    meta = {part: _on(device, params) for part, params in start.meta.items()}
     options = run.experiment.training
     if updates and not any(meta.values()):
         name = run.experiment.algorithm_name
@@ -75,8 +76,10 @@ def train(
     optimiser.load(start.optimiser)
 
     if updates == 0:
-        run.save(Checkpoint(0, meta, {}))
-        run.append_metrics({"update": 0, "device": device_name(device), "seconds": 0.0, "tasks_per_second": 0.0})
+        if not run.metrics():
+            run.append_metrics(_first_line(device, 0.0))
+        if not run.has_checkpoint:
+            run.save(Checkpoint(0, meta, {}))
         return meta
 
     def prepare() -> MetaUpdate:
@@ -116,6 +119,33 @@ def train(
     if update > start.update:
         run.forget_evaluation()  # of a checkpoint on the way, should somebody have looked at one
     return meta
+
+
+def _begun(run: Run, device: torch.device, *, fits: bool = True) -> Checkpoint:
+    """The last checkpoint, or the first: the initial meta-parameters, fitted to the training groups and then kept."""
+    experiment, began = run.experiment, time.perf_counter()
+    if run.has_checkpoint or experiment.start != RANDOM_START:
+        return run.load(device)
+    meta = {part: _on(device, params) for part, params in run.initial().meta.items()}
+    if not fits:
+        return Checkpoint(0, meta, {})
+    generator = streams.generator(experiment.training.seed, "fit", device=device)
+    groups = experiment.data.groups(device, generator)
+    fitted = experiment.algorithm.fit(meta, experiment.training_model, groups, generator)
+    if fitted is not meta:
+        run.forget_metrics_after(-1)
+        run.append_metrics(_first_line(device, time.perf_counter() - began))
+        run.save(Checkpoint(0, fitted, {}))
+    return Checkpoint(0, fitted, {})
+
+
+def _on(device: torch.device, params: Params) -> Params:
+    return {name: value.to(device) for name, value in params.items()}
+
+
+def _first_line(device: torch.device, seconds: float) -> dict[str, Any]:
+    """The line of the log before the first update."""
+    return {"update": 0, "device": device_name(device), "seconds": round(seconds, 3), "tasks_per_second": 0.0}
 
 
 def _require_finite(run: Run, trouble: Trouble, update: int, limit: int) -> None:

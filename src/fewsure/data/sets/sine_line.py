@@ -1,6 +1,7 @@
 """The task distribution of section 5.1: half sinusoids, half lines."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -15,6 +16,8 @@ from fewsure.types import Batch, Facts, Task
 
 GRID = 101
 """Inputs, evenly over the range, at which a function is known without noise."""
+GROUPS = 200
+"""Tasks that stand for all training tasks, which have no end."""
 
 
 class Functions(NamedTuple):
@@ -67,6 +70,11 @@ class SineLine(Regression):
     def tasks(self, split: Split, device: torch.device) -> "SineLine":
         """The same tasks for every split, which differ by the random streams that they are drawn from."""
         return self
+
+    def groups(self, device: torch.device, generator: torch.Generator) -> Sequence[Batch]:
+        tasks, _ = self.sample(GROUPS, generator)
+        x, y = (torch.cat(parts, dim=1) for parts in zip(tasks.support, tasks.query, strict=True))
+        return [Batch(*group) for group in zip(x, y, strict=True)]
 
     def checksum(self, split: Split) -> None:
         """Nothing is read from a file."""

@@ -1,0 +1,37 @@
+"""The classes of a pool as whole batches."""
+
+from collections.abc import Sequence
+from typing import overload
+
+import torch
+
+from fewsure.data.pools import Pool
+from fewsure.types import Batch
+
+
+class PoolGroups(Sequence[Batch]):
+    """Every group with all its examples, made when it is asked for: images take four times the memory as numbers.
+
+    A group of `rows` (inputs …, target) is a regression task; else it is a class, and its labels are its number.
+    """
+
+    def __init__(self, pool: Pool, *, rows: bool) -> None:
+        self._pool, self._rows = pool, rows
+
+    def __len__(self) -> int:
+        return len(self._pool.classes)
+
+    @overload
+    def __getitem__(self, index: int) -> Batch: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Batch]: ...
+    def __getitem__(self, index: int | slice) -> Batch | Sequence[Batch]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        number = range(len(self))[index]
+        examples = self._pool.examples[int(self._pool.starts[number]) : int(self._pool.starts[number + 1])]
+        x = examples.to(torch.get_default_dtype())
+        if self._rows:
+            return Batch(x[:, :-1], x[:, -1:])
+        labels = torch.full((len(x),), number, device=x.device)
+        return Batch(x / 255 if examples.dtype == torch.uint8 else x, labels)
