@@ -49,8 +49,8 @@ A task is a country: {shot} years are known, all others are predicted. Whole cou
    years in each test country. ± is a 95 % interval over countries.
 2. One seed ({seed}) and no tuning: differences within the intervals mean nothing.
 3. The intervals run from the 5 % to the 95 % quantile that a method predicts. They are not conformal.
-4. A Gaussian process with the mean and kernel of the training countries is as good as the best learner, has the
-   narrowest intervals that cover, and costs seconds. For a smooth function of one input, start there.
+4. A Gaussian process with the mean and kernel of the training countries is as good as the best learner and costs
+   seconds. Its intervals are the narrowest that cover. For a smooth function of one input, start there.
 5. Methods that see five years alone are over-confident.
 6. SImPa's KL term costs error and width on this table. The variant without it was added after a look at the training
    loss, not at test countries.

@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/vectorised.py
 
 The rule of `fewsure.core.vectorise.better_looped`, by which training takes one or the other, rests on them. They are
-kept in results/bench-cpu.json, and `benchmarks/speed_page.py` shows them.
+kept in results/bench-cpu.json, and `make results` shows them.
 """
 
 import json

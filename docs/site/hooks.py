@@ -1,4 +1,4 @@
-"""What the site has beyond docs/: a page for each module, and links into the repository that lead somewhere.
+"""Adds to the site what docs/ does not hold: a page for each module, and links into the repository that lead somewhere.
 
 On a page, a link to `../src/fewsure/….py` is one to the file, for those who read the repository. On the site it leads
 to the module's page, and one to a file in results/ to a copy of it. A link to what is not there fails the build, and so
@@ -17,7 +17,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 CONTENT = "# {0}\n\n::: {0}\n    options: {{show_root_heading: false, show_root_toc_entry: false}}\n"
-"""Of a module's page."""
+"""The text of a module's page."""
 ELSEWHERE = re.compile(r'(?:src|data|<link[^>]* href)="https?://')
 CHANGELOG = "CHANGELOG.md"
 LINK = re.compile(
@@ -65,7 +65,7 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 
 def modules() -> list[Path]:
-    """The package's files, but for those that are run and not imported."""
+    """The package's files, without the one that is run and not imported."""
     return [path for path in sorted(SOURCE.rglob("*.py")) if path.name != "__main__.py"]
 
 

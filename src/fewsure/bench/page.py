@@ -1,16 +1,11 @@
-"""Measurements of `fewsure bench` as a table, and as a page with figures."""
+"""Measurements of `fewsure bench` as a table, and as a page."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
-
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from fewsure.bench.cases import headline_cases
 from fewsure.core.files import write_atomically
-from fewsure.report.drawing import WIDTH, figure_png, tidy
 from fewsure.report.tables import ABSENT, Table, markdown_table
 from fewsure.report.templating import templates
 
@@ -44,30 +39,54 @@ def bench_table(record: Row) -> str:
 
 
 def bench_page(record: Row, page: Path, on_cpu: Row | None = None) -> None:
-    """Write the page, and its figures into `figures/` beside it; with the times of `benchmarks/vectorised.py`."""
-    figures = page.parent / "figures"
-    figures.mkdir(parents=True, exist_ok=True)
-    if record["scaling"]:
-        write_atomically(figures / "scaling.png", figure_png(_scaling_figure(record["scaling"])))
-    if record["curves"]:
-        write_atomically(figures / "precision.png", figure_png(_curves_figure(record["curves"])))
+    """Write the page, with the times of `benchmarks/vectorised.py` if they are given."""
     text = (
         templates("fewsure.bench")
         .get_template("speed.md")
         .render(
             record=record,
             table=markdown_table,
-            cases=_by_kind(record["cases"], _updates),
-            counted=_by_kind(record["cases"], _counted),
+            cases=_by_kind(record["cases"]),
             several=len({row["T"] for row in record["cases"]}) > 1,
-            scaling=list(map(_scaling, record["scaling"])),
-            curves=list(map(_curve, record["curves"])),
-            evaluations=list(map(_evaluation, record["evaluations"])),
+            notes=list(_notes(record)),
             on_cpu=on_cpu,
             cpu_cases=[_on_cpu(row) for row in on_cpu["cases"]] if on_cpu else [],
         )
     )
+    page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(page, text)
+
+
+def _notes(record: Row) -> Iterator[str]:
+    """A sentence or two on each other measurement."""
+    if counted := [(row["method"], *found) for row in record["cases"] if (found := _counted(row, record["cases"]))]:
+        name, count, operations, time = max(counted, key=lambda found: found[2])
+        yield (
+            f"The paper's complexity appendix counts {count:,.0f} times MAML's operations for {name}. "
+            f"Measured are {operations:,.0f} times the operations and {time:,.0f} times the time."
+        )
+    if tasks := [curve for curve in record["scaling"] if curve["varied"] == "T"]:
+        powers = _listed(f"{curve['slope']:.2f} ({curve['method']})" for curve in tasks)
+        yield f"Time grows with T by the power {powers}: a GPU that is not full does more tasks in the same time."
+    if curves := record["curves"]:
+        scores = _listed(f"{curve['mse']:.3f} under {curve['precision']}" for curve in curves)
+        yield (
+            f"After {curves[0]['updates'][-1]:,} updates of simpa the MSE on {curves[0]['validation_tasks']} "
+            f"validation tasks is {scores}. One seed each: chance alone makes such differences."
+        )
+    if found := record["evaluations"]:
+        times = _listed(f"{one['seconds']:,.1f} s with {one['method']}" for one in found)
+        yield f"Evaluating {found[0]['tasks']:,} tasks takes {times}."
+
+
+def _listed(parts: Iterable[str]) -> str:
+    """Words as a list in a sentence.
+
+    >>> _listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _cases(record: Row) -> list[tuple[str, ...]]:
@@ -99,19 +118,15 @@ def _maml_beside(row: Row, rows: Sequence[Row]) -> Row | None:
     return found[0] if found else None
 
 
-Shown = Callable[[Row, Row | None], str | None]
-"""(measurements, MAML's on the same tasks) → a cell."""
-
-
-def _by_kind(rows: Sequence[Row], shown: Shown) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def _by_kind(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Headers and lines of a table with a line for each method and a column for each kind of task."""
     kinds = list(dict.fromkeys(row["tasks"] for row in rows))
     several = len({row["T"] for row in rows}) > 1
     lines: dict[str, dict[str, str]] = {}
     for row in rows:
         name = row["method"] + (f", {row['precision']}" if row["precision"] != "tf32" else "")
-        if cell := shown(row, _maml_beside(row, rows)):
-            lines.setdefault(name + (f", T = {row['T']}" if several else ""), {})[row["tasks"]] = cell
+        name += f", T = {row['T']}" if several else ""
+        lines.setdefault(name, {})[row["tasks"]] = _updates(row, _maml_beside(row, rows))
     return ("method", *kinds), [(name, *(cells.get(kind, ABSENT) for kind in kinds)) for name, cells in lines.items()]
 
 
@@ -122,78 +137,18 @@ def _updates(row: Row, maml: Row | None) -> str:
     return f"{row['updates_per_second']:,.1f}{ratio}{faster}{memory}"
 
 
-def _counted(row: Row, maml: Row | None) -> str | None:
-    """Measurements beside the paper's count, for the methods that it counts, relative to MAML."""
+def _counted(row: Row, rows: Sequence[Row]) -> tuple[float, float, float] | None:
+    """The paper's count, the measured operations and the time of a method that it counts, relative to MAML."""
     cases = {(case.method, case.tasks): case for case in headline_cases()}
-    case = cases.get((row["method"], row["tasks"]))
+    case, maml = cases.get((row["method"], row["tasks"])), _maml_beside(row, rows)
     if case is None or case.formula is None or maml is None or row["precision"] == "bf16" or row["method"] == "maml":
         return None
     counted = (at.with_options("training", tasks=row["T"]) for at in (case, cases["maml", row["tasks"]]))
     ours, mamls = (at.paper_count() for at in counted)
-    ratios = (
-        ours / mamls,
-        row["operations"] / maml["operations"],
-        maml["updates_per_second"] / row["updates_per_second"],
-    )
-    return " / ".join(f"{ratio:,.{1 if ratio < 100 else 0}f}" for ratio in ratios)
+    time = maml["updates_per_second"] / row["updates_per_second"]
+    return ours / mamls, row["operations"] / maml["operations"], time
 
 
 def _on_cpu(row: Row) -> tuple[str, ...]:
     times = (f"{1000 * row[way]:,.1f}" for way in ("vectorised", "loop"))
     return row["tasks"], row["method"], str(row["T"]), *times, f"{row['loop'] / row['vectorised']:.2f}", row["chosen"]
-
-
-def _scaling(curve: Row) -> tuple[str, ...]:
-    slopes = (f"{curve['slope']:.2f}", f"{curve['paper_slope']:.2f}")
-    return curve["method"], curve["varied"], ", ".join(map(str, curve["values"])), *slopes
-
-
-def _curve(curve: Row) -> tuple[str, ...]:
-    scores = (f"{curve['mse']:.3f}", f"{curve['ece']:.4f}", f"{curve['nll']:.2f}")
-    losses = (f"{median(curve['loss']):.2f}", f"{max(curve['loss']):.2f}")
-    return curve["precision"], *scores, *losses, *_first_and_last(curve["memory_gib"])
-
-
-def _evaluation(found: Row) -> tuple[str, ...]:
-    sizes = (f"{found['tasks']:,}", str(found["samples"]))
-    speed = (f"{found['seconds']:,.1f}", f"{found['tasks_per_second']:,.0f}")
-    return found["method"], *sizes, *speed, *_first_and_last(found["memory_gib"])
-
-
-def _first_and_last(memory: Sequence[float | None]) -> list[str]:
-    return [ABSENT if value is None else f"{value:.4f}" for value in (memory[0], memory[-1])]
-
-
-def _curves_figure(curves: Sequence[Mapping[str, Any]]) -> Figure:
-    figure = Figure(figsize=(WIDTH, 3.5), layout="constrained")
-    axes = figure.subplots()
-    for curve in curves:
-        axes.plot(curve["updates"], curve["loss"], label=curve["precision"])
-    axes.set(yscale="log", xlabel="updates", ylabel="training loss")
-    axes.legend(frameon=False)
-    tidy(axes)
-    return figure
-
-
-def _scaling_figure(curves: Sequence[Mapping[str, Any]]) -> Figure:
-    varied = list(dict.fromkeys(curve["varied"] for curve in curves))
-    figure = Figure(figsize=(WIDTH, 6.5), layout="constrained")
-    panels = figure.subplots(2, (len(varied) + 1) // 2, squeeze=False, sharey=True).flatten()
-    for axes, name in zip(panels, varied, strict=False):
-        for curve in curves:
-            if curve["varied"] == name:
-                milliseconds = [1000 * seconds for seconds in curve["seconds"]]
-                axes.plot(curve["values"], milliseconds, "o-", label=f"{curve['method']}, slope {curve['slope']:.2f}")
-        axes.set(xscale="log", yscale="log", xlabel=name)
-        values = next(curve["values"] for curve in curves if curve["varied"] == name)
-        axes.set_xticks(values, [str(value) for value in values])
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.legend(fontsize="small", frameon=False)
-        tidy(axes)
-    for axes in panels[len(varied) :]:
-        axes.set_visible(False)
-    figure.supylabel("ms per update")
-    return figure

@@ -26,7 +26,7 @@ class Options(Common):
     results: Path | None = None
     """Where the measurements go as JSON. A file of the same machine and version keeps its other measurements."""
     page: Path | None = None
-    """Where they go as a Markdown page with figures."""
+    """Where they go as a Markdown page."""
 
 
 def main(arguments: list[str]) -> None:
