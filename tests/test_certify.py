@@ -541,7 +541,9 @@ def test_rows_of_a_users_own_are_certified_with_each_group_once(tmp_path: Path) 
     assert left_out["coverage"] >= 0.9 - 4 * left_out["error"]
     assert "20 tasks, each left out in turn" in certificate_text(record)
     environment = environment_of(run.experiment, "new-tasks", 0, CPU)
-    numbers = torch.cat([facts["task"] for _, facts in fresh_blocks(environment.certified, "held-out", 20, 0, CPU)])
+    numbers = torch.cat(
+        [facts["groups"].flatten() for _, facts in fresh_blocks(environment.certified, "held-out", 20, 0, CPU)]
+    )
     assert sorted(numbers.tolist()) == list(range(20))
     with pytest.raises(FewsureError, match="`verify` to be 0, since there are no tasks beside the certified ones"):
         certify_run(run, CPU, Request(verify=10))

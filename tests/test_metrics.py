@@ -18,7 +18,7 @@ from fewsure.evaluation.metrics.calibration import (
 )
 from fewsure.evaluation.metrics.paired import PairedScores
 from fewsure.evaluation.metrics.scores import brier_score, negative_log_likelihood
-from fewsure.evaluation.metrics.summary import GROUPS, TaskMean, TaskTotal, mean_over_tasks
+from fewsure.evaluation.metrics.summary import BUCKETS, TaskMean, TaskTotal, mean_over_tasks
 from fewsure.report.evaluation_tables import columns_of
 
 METHODS = ("MAML", "PLATIPUS", "BMAML", "ABML", "SImPa")
@@ -110,7 +110,7 @@ def test_the_interval_of_an_ece_is_biased_upwards_and_called_so() -> None:
     assert [column.header for column in columns_of({})[-2:]] == ["ECE [95 %, biased up]", "MCE [95 %, biased up]"]
 
 
-@pytest.mark.parametrize("tasks", [2, 700, GROUPS, GROUPS + 1, 2 * GROUPS + 4321])
+@pytest.mark.parametrize("tasks", [2, 700, BUCKETS, BUCKETS + 1, 2 * BUCKETS + 4321])
 def test_a_mean_that_comes_in_pieces_is_numpys_and_the_pieces_have_no_effect(tasks: int) -> None:
     values = 5 + torch.randn(tasks, generator=torch.Generator().manual_seed(tasks), dtype=torch.float64)
     means = []
@@ -126,7 +126,7 @@ def test_a_mean_that_comes_in_pieces_is_numpys_and_the_pieces_have_no_effect(tas
 
 
 def test_intervals_do_not_depend_on_the_pieces_and_groups_give_those_of_single_tasks() -> None:
-    tasks = 3 * GROUPS + 1234
+    tasks = 3 * BUCKETS + 1234
     generator = torch.Generator().manual_seed(0)
     reliability = 0.6 * torch.tensor(LEVELS) + 0.1 * torch.rand(tasks, 11, generator=generator)
     pieces = TaskTotal()
@@ -143,6 +143,91 @@ def test_intervals_do_not_depend_on_the_pieces_and_groups_give_those_of_single_t
         expected = mean_over_tasks(values)
         assert (low + high) / 2 == pytest.approx(expected["mean"], abs=0.2 * expected["ci95"])
         assert (high - low) / 2 == pytest.approx(expected["ci95"], rel=0.1)
+
+
+def grouped_scores(
+    groups: int, generator: torch.Generator, tasks: int = 200
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Scores of tasks that are drawn from a few groups at random, their groups (T, 1), and the groups' own scores."""
+    own = torch.randn(groups, generator=generator, dtype=torch.float64)
+    drawn = torch.randint(groups, (tasks,), generator=generator)
+    return own[drawn] + 0.3 * torch.randn(tasks, generator=generator), drawn.unsqueeze(-1), own
+
+
+@pytest.mark.parametrize("groups", [5, 14, 40])
+def test_intervals_over_groups_cover_whatever_the_number_of_tasks(groups: int) -> None:
+    generator = torch.Generator().manual_seed(groups)
+    covered = naive = 0
+    for _ in range(2000):
+        scores, drawn, _ = grouped_scores(groups, generator)
+        interval, of_tasks = mean_over_tasks(scores, drawn), mean_over_tasks(scores)
+        covered += abs(interval["mean"]) <= interval["ci95"]
+        naive += abs(of_tasks["mean"]) <= of_tasks["ci95"]
+    assert covered / 2000 == pytest.approx(0.95, abs=4 * (0.95 * 0.05 / 2000) ** 0.5)
+    assert naive / 2000 < 0.65  # 200 draws are no 200 groups
+
+
+def test_an_interval_over_groups_is_students_of_their_means_and_one_group_has_none() -> None:
+    scores, groups, _ = grouped_scores(7, torch.Generator().manual_seed(0))
+    means = [float(scores[groups[:, 0] == group].mean()) for group in range(7)]
+    expected = scipy.stats.t.interval(0.95, 6, np.mean(means), scipy.stats.sem(means))
+    found = mean_over_tasks(scores, groups)
+    assert (found["mean"] - found["ci95"], found["mean"] + found["ci95"]) == pytest.approx(expected)
+    other = scores - 0.3 * torch.randn(200, generator=torch.Generator().manual_seed(1))
+    both = PairedScores()
+    both.add(scores, other, groups)
+    differences = [float((scores - other)[groups[:, 0] == group].mean()) for group in range(7)]
+    assert both.test()["p_value"] == pytest.approx(scipy.stats.ttest_1samp(differences, 0).pvalue)
+    one = torch.zeros(200, 1, dtype=torch.long)
+    assert mean_over_tasks(scores, one) == {"mean": pytest.approx(float(scores.mean()))}
+    alone, total = PairedScores(), TaskTotal()
+    alone.add(scores, other, one)
+    total.add(scores.unsqueeze(-1) * torch.ones(11), one)
+    assert alone.test()["p_value"] is None
+    assert "ci95" not in alone.test()["difference"]
+    assert "ece_ci95" not in total.calibration(calibration_errors)
+
+
+def test_tasks_that_share_classes_have_the_jackknife_over_classes() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sets = torch.combinations(torch.arange(8), 3)
+    scores = torch.randn(8, generator=generator)[sets].prod(1).double()
+    left_out = np.array([float(scores[(sets != one).all(1)].mean()) for one in range(8)])
+    error = (7 / 8 * ((left_out - left_out.mean()) ** 2).sum()) ** 0.5
+    found = mean_over_tasks(scores, sets)
+    assert found["mean"] == pytest.approx(float(scores.mean()))
+    assert found["ci95"] == pytest.approx(scipy.stats.t.ppf(0.975, 7) * error)
+    assert "ci95" not in mean_over_tasks(scores[:1], sets[:1])  # tasks of the same three classes
+
+
+def test_intervals_over_classes_cover_where_tasks_share_them() -> None:
+    generator = torch.Generator().manual_seed(0)
+    covered = 0
+    for _ in range(1000):
+        own = torch.randn(16, generator=generator, dtype=torch.float64)
+        sets = torch.rand(400, 16, generator=generator).argsort(1)[:, :5]
+        scores = own[sets].mean(1) + 0.3 * torch.randn(400, generator=generator)
+        interval = mean_over_tasks(scores, sets)
+        covered += abs(interval["mean"]) <= interval["ci95"]
+    assert 0.935 < covered / 1000 < 0.985  # the jackknife errs on the wide side
+
+
+def test_resampled_groups_give_the_errors_of_their_means_and_few_give_wide_ones() -> None:
+    generator = torch.Generator().manual_seed(0)
+    widths = []
+    for groups in (5, 40):
+        shift, drawn, own = grouped_scores(groups, generator)
+        total = TaskTotal()
+        total.add(0.5 + 0.01 * shift.unsqueeze(-1).expand(-1, 11), drawn)
+        assert total.groups == groups
+        assert float(total.mean()[0]) == pytest.approx(0.5 + 0.01 * float(own.mean()), abs=0.002)
+        # The share at level 0 less that level is a mean, whose interval is Student's.
+        ((low, high),) = total.intervals(lambda mean: (mean[:, 0],))
+        expected = mean_over_tasks(0.5 + 0.01 * shift, drawn)
+        assert (low + high) / 2 == pytest.approx(expected["mean"], abs=0.3 * expected["ci95"])
+        assert (high - low) / 2 == pytest.approx(expected["ci95"], rel=0.35)
+        widths.append(high - low)
+    assert widths[0] > 2 * widths[1]
 
 
 def random_classification(examples: int, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:

@@ -25,6 +25,7 @@ from fewsure.evaluation.scoring.observed import ObservedScorer
 from fewsure.evaluation.scoring.predict import Predict
 from fewsure.pipeline import start_run
 from fewsure.training.experiment import load_preset
+from fewsure.training.runs import Run
 from fewsure.types import Batch, Task
 
 from .data_files import image_bytes, random_image, write_tree
@@ -99,7 +100,7 @@ def test_rows_become_tasks_that_are_scaled_by_the_training_rows(groups_csv: Path
     assert shapes == [(50, 4, 2), (50, 4, 1), (50, 6, 2), (50, 6, 1)]
     rows = torch.cat([torch.cat(batch, -1) for batch in task[:2]], 1)
     for number in range(50):
-        members = pools["test"].examples[12 * facts["task"][number] :][:12]
+        members = pools["test"].examples[12 * facts["groups"][number, 0] :][:12]
         found = (rows[number].unsqueeze(1) == members).all(-1)
         assert found.sum() == 10  # each row is a row of its task
         assert (found.sum(0) <= 1).all()  # and none is drawn twice
@@ -268,9 +269,16 @@ def test_train_evaluate_compare_and_report_on_a_table(
     assert set(summary) >= {"mse", "nll", "ece", "mce", "reliability", "without_noise", "noise_std", "data_checksum"}
     assert summary["noise_std"] == json.loads((runs[1] / "fitted.json").read_text())["noise_std"]
     assert 300 < summary["mse"]["mean"] < 30_000  # in the unit of y, whose spread is about 50
+    held_out = len(Run.open(runs[1]).experiment.data.pool("test").classes)
+    assert (summary["groups"], summary["grouped_by"]) == (held_out, "group")
+    over = f"over {held_out} groups (group); so few hold 95 % where the scores of groups are normal"
     assert main(["compare", *map(str, runs)]) == 0
+    assert over in capsys.readouterr().out
+    assert main(["compare", *map(str, runs), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["groups"] == held_out
     assert main(["report", *map(str, runs), "--out", str(tmp_path / "report.html")]) == 0
     page = (tmp_path / "report.html").read_text()
+    assert over in page
     assert "On data of your own nobody knows the truth" in page
     assert "x_mean" not in page
     assert main(["train", "maml", "--out", str(runs[0]), "--resume", "--device", "cpu"]) == 0
@@ -294,7 +302,10 @@ def test_train_and_evaluate_on_images_and_on_classes_of_a_table(
         assert main(["train", "protonet", *options, *small, "--out", str(tmp_path / name)]) == 0
         assert main(["evaluate", str(tmp_path / name), "--tasks", "20", "--json"]) == 0
         *_, last = capsys.readouterr().out.splitlines()
-        assert json.loads(last)["transductive"] is False
+        summary = json.loads(last)
+        assert summary["transductive"] is False
+        assert summary["grouped_by"] == "classes"
+        assert ("ci95" in summary["accuracy"]) is (summary["groups"] > summary["way"])
 
 
 def test_check_says_what_is_there_what_is_unusable_and_what_is_possible(

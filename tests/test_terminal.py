@@ -77,7 +77,7 @@ def test_the_better_run_is_bold(sine_line_runs: list[Run]) -> None:
     means = {"first": {"mean": 1.0, "ci95": 0.1}, "second": {"mean": 2.0, "ci95": 0.1}}
     test = {**means, "difference": {"mean": -1.0, "ci95": 0.1}, "t": -9.0, "p_value": 0.001}
     tests = {"accuracy": test, "mse": test, "nll": test | {"p_value": 0.5}}
-    table = comparison_table(Compared(*sine_line_runs, 20, (True, False), tests))  # type: ignore[arg-type]
+    table = comparison_table(Compared(*sine_line_runs, 20, {}, (True, False), tests))  # type: ignore[arg-type]
     assert "only the first predicts a query set as a whole" in table.title
     assert table.bold == {(0, 2), (1, 1), (2, 1), (2, 2)}
     verdicts = ["the second is better", "the first is better", "no significant difference"]

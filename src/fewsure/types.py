@@ -25,7 +25,7 @@ Info = dict[str, Tensor]
 """Scalars that a person wants to see, by name. Nothing is computed from them."""
 
 Facts = dict[str, Tensor]
-"""What is known of a task and no method sees, by name: its true function, the classes it was made from."""
+"""What is known of a task and no method sees, by name: its true function, the classes or the group it was made from."""
 
 Records = Mapping[str, Tensor]
 """What an evaluation records of tasks, by name, with a leading dimension of tasks."""

@@ -138,8 +138,9 @@ def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, A
     }
     if request.verify:
         name, fresh = next(iter(unseen.items()))
-        losses = records(fresh, "verify", _at_most(request.verify, fresh))["loss"]
-        record["measured"] = {**mean_over_tasks(losses), "tasks": len(losses), "on": name}
+        others = records(fresh, "verify", _at_most(request.verify, fresh))
+        mean = mean_over_tasks(others["loss"], others.get("groups"))
+        record["measured"] = {**mean, "tasks": len(others["loss"]), "on": name}
     record = finite(record | {"seconds": round(time.perf_counter() - start, 3)})
     if is_rank_zero():
         if calibration is None:

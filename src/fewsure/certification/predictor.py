@@ -23,6 +23,7 @@ from fewsure.evaluation.calibrate import calibrated
 from fewsure.evaluation.evaluate import UnseenBlock, score_blocks
 from fewsure.evaluation.metrics.density import mean, std
 from fewsure.evaluation.metrics.scores import class_probabilities
+from fewsure.evaluation.metrics.summary import TaskMean
 from fewsure.evaluation.scoring.predict import Predict
 from fewsure.theory import conformal
 from fewsure.theory.conformal import (
@@ -193,7 +194,8 @@ class CertifiedPredictor:
             y = y.squeeze(-1)
             losses = (summary["mean"] - y).square().clamp(max=1)
         finite = torch.stack([values.view(len(y), -1).isfinite().all(-1) for values in summary.values()]).all(0)
-        return {"loss": losses.where(finite, 1.0).mean(), "diverged": ~finite.all(), "y": y, **summary}
+        groups = {} if self.experiment.data.grouped_by is None else {"groups": facts["groups"]}
+        return {"loss": losses.where(finite, 1.0).mean(), "diverged": ~finite.all(), "y": y, **summary, **groups}
 
 
 def scores(records: Mapping[str, Tensor]) -> tuple[conformal.Score, Tensor]:
@@ -207,8 +209,9 @@ def scores(records: Mapping[str, Tensor]) -> tuple[conformal.Score, Tensor]:
 def measure(records: Mapping[str, Tensor], threshold: float | Tensor) -> dict[str, float]:
     """The coverage and mean `size` of sets or intervals on recorded tasks, with one threshold, or one (T,) per task.
 
-    Each is a mean over tasks of means over points; `error` is the standard error of the coverage. Calibration must not
-    have seen the tasks, nor that of a task's own threshold the task.
+    Each is a mean over tasks of means over points. `error` is the standard error of the coverage, if one is known: over
+    the groups of the tasks where these are not independent. Calibration must not have seen the tasks, nor that of a
+    task's own threshold the task.
     """
     y, each = records["y"], torch.as_tensor(threshold, dtype=torch.float64).reshape(-1, 1)
     require(len(y) >= 2, "tasks", "at least 2", len(y))
@@ -218,9 +221,10 @@ def measure(records: Mapping[str, Tensor], threshold: float | Tensor) -> dict[st
     else:
         lower, upper = prediction_intervals(records["mean"], each, records["spread"])
         covered, size = (lower <= y) & (y <= upper), upper - lower
-    by_task = covered.double().mean(-1)
-    error = float(by_task.std()) / len(y) ** 0.5
-    return {"coverage": float(by_task.mean()), "size": float(size.double().mean()), "tasks": len(y), "error": error}
+    shares = TaskMean()
+    shares.add(covered.double().mean(-1), records.get("groups"))
+    error = {"error": shares.error()} if shares.degrees > 0 else {}
+    return {"coverage": shares.mean(), "size": float(size.double().mean()), "tasks": len(y), **error}
 
 
 def thresholds_without(calibration: Calibration, alpha: float) -> Tensor:

@@ -39,11 +39,13 @@ class Episodes:
         self._way = way
         self._most = _most_examples(pool, shot + query, name)
         self._members = _group_members(pool, way, within_group, name)
+        self._group_of = _group_numbers(pool).to(pool.starts.device) if within_group and any(pool.groups) else None
 
     def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
         """A meta-batch: support x of shape (T, way · shot, …), query likewise, labels 0 … way − 1 in order.
 
-        The facts are the numbers that a task's `classes` have in the pool, (T, way).
+        The facts are the numbers that a task's `classes` have in the pool, (T, way), and the `groups` that it is made
+        of: the number of its one group, or else its classes.
         """
         groups = torch.randint(len(self._members), (tasks,), generator=generator, device=generator.device)
         return self.sample_of(choose(self._members[groups], self._way, generator), generator)
@@ -52,7 +54,9 @@ class Episodes:
         """Tasks of given classes, as numbers in the pool (T, way); only their examples are drawn."""
         rows = _rows_of(self.pool, classes, self._most, self._shot + self._query, generator)
         support, query = torch.split(rows, [self._shot, self._query], dim=-1)
-        return Task(self._batch(support, generator), self._batch(query, generator)), {"classes": classes}
+        groups = classes if self._group_of is None else self._group_of[classes[:, :1]]
+        facts = {"classes": classes, "groups": groups}
+        return Task(self._batch(support, generator), self._batch(query, generator)), facts
 
     def _batch(self, rows: Tensor, generator: torch.Generator) -> Batch:
         """The examples in these rows of the pool, (T, way, k), with their labels."""
@@ -79,7 +83,7 @@ class RowTasks:
     def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
         """A meta-batch: each task as likely as any other, and in it `shot` + `query` different rows.
 
-        x has shape (T, N, D) and y (T, N, 1). The fact is the number of each `task` in the pool.
+        x has shape (T, N, D) and y (T, N, 1). The fact is the number of each task in the pool, as its `groups` (T, 1).
         """
         which = torch.randint(len(self.pool.classes), (tasks,), generator=generator, device=generator.device)
         return self.sample_of(which, generator)
@@ -90,7 +94,7 @@ class RowTasks:
         examples = self.pool.examples[rows].to(torch.get_default_dtype())
         parts = torch.split(examples, [self._shot, self._query], dim=1)
         support, query = (Batch(part[..., :-1], part[..., -1:]) for part in parts)
-        return Task(support, query, which), {"task": which}
+        return Task(support, query, which), {"groups": which.unsqueeze(-1)}
 
 
 def _rows_of(pool: Pool, classes: Tensor, most: int, count: int, generator: torch.Generator) -> Tensor:
@@ -116,11 +120,16 @@ def _most_examples(pool: Pool, needed: int, name: str) -> int:
     return int(pool.counts.max())
 
 
+def _group_numbers(pool: Pool) -> Tensor:
+    """(K,): the number of each class's group, in the order of their names."""
+    number = {group: index for index, group in enumerate(sorted(set(pool.groups)))}
+    return torch.tensor([number[group] for group in pool.groups])
+
+
 def _group_members(pool: Pool, way: int, within_group: bool, name: str) -> Tensor:
     """(G, K): which classes may meet in a task: all, or those of a group with enough of them."""
-    groups = pool.groups if within_group else ("",) * len(pool.classes)
-    number = {group: index for index, group in enumerate(sorted(set(groups)))}
-    members = torch.tensor([number[group] for group in groups]) == torch.arange(len(number)).unsqueeze(1)
+    numbers = _group_numbers(pool) if within_group else torch.zeros(len(pool.classes), dtype=torch.long)
+    members = numbers == torch.arange(int(numbers.max()) + 1).unsqueeze(1)
     sizes = members.sum(1)
     largest = int(sizes.max())
     if largest < way:

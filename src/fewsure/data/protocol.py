@@ -113,6 +113,14 @@ class Data(Protocol):
         return False
 
     @property
+    def grouped_by(self) -> str | None:
+        """The column whose groups are independent of each other, or `classes`; None where each task counts as new.
+
+        Tasks of a user's own data are drawn from the same few groups or classes again and again.
+        """
+        return None
+
+    @property
     def train_on_validation(self) -> bool:
         """Whether the validation classes are trained on."""
         return False

@@ -20,17 +20,20 @@ class Compared(NamedTuple):
     first: Run
     second: Run
     tasks: int
+    groups: Mapping[str, Any]
+    """How many `groups` the tasks are drawn from, and what is `grouped_by`; empty where tasks are independent."""
     transductive: tuple[bool, bool]
     """Whether each predicts a query set as a whole."""
     tests: Mapping[str, PairedTest]
 
     def record(self) -> dict[str, Any]:
         """As JSON values."""
-        tests = {name: {**test, "significant": test["p_value"] < SIGNIFICANT} for name, test in self.tests.items()}
+        tests = {name: {**test, "significant": is_significant(test)} for name, test in self.tests.items()}
         return {
             "first": str(self.first.folder),
             "second": str(self.second.folder),
             "tasks": self.tasks,
+            **self.groups,
             "transductive": list(self.transductive),
             "tests": tests,
         }
@@ -73,9 +76,16 @@ def _compared(first: Run, one: Mapping[str, Any], second: Run, two: Mapping[str,
                     f"the records in {run.folder} are another evaluation's; run `fewsure evaluate {run.folder}`"
                 )
         for name, score in scores.items():
-            score.add(records[name], others[name])
+            score.add(records[name], others[name], records.get("groups"))
     transductive = (bool(one["transductive"]), bool(two["transductive"]))
-    return Compared(first, second, one["tasks"], transductive, {name: score.test() for name, score in scores.items()})
+    tests = {name: score.test() for name, score in scores.items()}
+    groups = {name: one[name] for name in ("groups", "grouped_by") if name in one}
+    return Compared(first, second, one["tasks"], groups, transductive, tests)
+
+
+def is_significant(test: PairedTest) -> bool:
+    """Whether chance alone would rarely give such a difference; never where nothing is known of chance."""
+    return test["p_value"] is not None and test["p_value"] < SIGNIFICANT
 
 
 def same_fingerprints(records: Records, others: Records) -> bool:

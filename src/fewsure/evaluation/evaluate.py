@@ -111,7 +111,8 @@ def task_facts(experiment: Experiment) -> dict[str, Any]:
     """The method, and the kind of its tasks, as JSON values."""
     data, model = experiment.data, experiment.model
     way = {"way": model.outputs} if model.kind == "classification" else {}
-    return {"algorithm": experiment.algorithm_name, "data": experiment.data_name, **way, "shot": data.shot}
+    grouped = {} if data.grouped_by is None else {"grouped_by": data.grouped_by}
+    return {"algorithm": experiment.algorithm_name, "data": experiment.data_name, **way, "shot": data.shot, **grouped}
 
 
 def _computed(
@@ -257,7 +258,8 @@ def _every_task(
         predict = Predict(functions, density if experiment.own_density else None)
         records = score(predict, block.task, block.facts, block.prediction_noise)
         sampled = torch.full((), samples[0], device=device)
-        return records | {"samples": sampled, "fingerprint": _fingerprint(block.task)}
+        groups = {} if experiment.data.grouped_by is None else {"groups": block.facts["groups"]}
+        return records | groups | {"samples": sampled, "fingerprint": _fingerprint(block.task)}
 
     every_task = for_each(one_task, loop=better_looped(model.network, device))
     return lambda block: every_task(block, meta)

@@ -127,12 +127,12 @@ def number(value: float | None) -> str:
 
 def interval(mean: Record) -> str:
     """A mean over tasks and the half-width of its interval."""
-    return f"{mean['mean']:.4f} ± {mean['ci95']:.4f}"
+    return f"{mean['mean']:.4f}" + (f" ± {mean['ci95']:.4f}" if "ci95" in mean else "")
 
 
 def coverage(found: Record) -> str:
     """The measured coverage of sets and its standard error."""
-    return f"{found['coverage']:.4f} ± {found['error']:.4f}"
+    return f"{found['coverage']:.4f}" + (f" ± {found['error']:.4f}" if "error" in found else "")
 
 
 def yes(fact: bool) -> str:

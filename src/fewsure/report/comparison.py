@@ -138,7 +138,7 @@ def _row(result: Result, label: str, colour: str, owner: str, *, is_paper: bool)
     values = {}
     for name in {"mse", "accuracy"} & result.keys():
         mean, reach = result[name]["mean"], result[name].get("ci95")
-        values[name] = _Value(mean) if is_paper else _Value(mean, mean - reach, mean + reach)
+        values[name] = _Value(mean) if reach is None else _Value(mean, mean - reach, mean + reach)
     if "accuracy" in values:
         values["error"] = values["accuracy"].rest
     for name in {"ece", "mce"} & result.keys():

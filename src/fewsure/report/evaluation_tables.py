@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from fewsure.evaluation.compare import SIGNIFICANT, Compared
+from fewsure.evaluation.compare import Compared, is_significant
 from fewsure.evaluation.metrics.paired import PairedTest
+from fewsure.evaluation.metrics.summary import NORMAL_BELOW
 from fewsure.report.reference import Result, printed_once
 from fewsure.report.styles import setting
 from fewsure.report.tables import ABSENT, Table
@@ -65,6 +66,7 @@ def _table(title: str, results: Sequence[Result]) -> Table:
         [[column.text(row) for column in columns] for row in rows],
         right=frozenset(number for number, column in enumerate(columns) if column.is_count),
         aside=frozenset(range(len(rows))) - headlines,
+        notes=list(dict.fromkeys(note for result in results for note in group_notes(result))),
     )
 
 
@@ -77,6 +79,31 @@ def noise_results(result: Result) -> list[Result]:
     ]
 
 
+def group_notes(result: Mapping[str, Any]) -> list[str]:
+    """What the intervals of a result on a user's own data are over, and what they rest on.
+
+    >>> group_notes({"groups": 4, "grouped_by": "person"})
+    ['intervals: over 4 groups (person); so few hold 95 % where the scores of groups are normal']
+    """
+    if "groups" not in result:
+        return []
+    groups, over = result["groups"], groups_of(result)
+    if groups <= (result["way"] if result["grouped_by"] == "classes" else 1):
+        return [f"no intervals: {over} say{'s' * (groups == 1)} nothing of others"]
+    few = "; so few hold 95 % where the scores of groups are normal" if groups < NORMAL_BELOW else ""
+    return [f"intervals: over {over}{few}"]
+
+
+def groups_of(result: Mapping[str, Any]) -> str:
+    """How many independent groups or classes a result on a user's own data is from.
+
+    >>> groups_of({"groups": 1, "grouped_by": "person"}), groups_of({"groups": 20, "grouped_by": "classes"})
+    ('1 group (person)', '20 classes')
+    """
+    groups, by = result["groups"], result["grouped_by"]
+    return f"{groups:,} classes" if by == "classes" else f"{groups:,} group{'s' * (groups != 1)} ({by})"
+
+
 def comparison_table(compared: Compared) -> Table:
     """Each score of two runs on the same tasks, and whether the difference is significant."""
     first, second = (str(run.folder) for run in (compared.first, compared.second))
@@ -84,20 +111,24 @@ def comparison_table(compared: Compared) -> Table:
     rows, bold = [], set()
     for number, (score, test) in enumerate(compared.tests.items()):
         means = (f"{mean['mean']:.4f}" for mean in (test["first"], test["second"]))
-        difference = f"{test['difference']['mean']:+.4f} ± {test['difference']['ci95']:.4f}"
-        better = _better(score, test)
+        found, better = test["difference"], _better(score, test)
+        difference = f"{found['mean']:+.4f}" + (f" ± {found['ci95']:.4f}" if "ci95" in found else "")
+        t, p = (
+            ABSENT if value is None else f"{value:{form}}"
+            for value, form in ((test["t"], ".2f"), (test["p_value"], ".2g"))
+        )
         verdict = f"the {('first', 'second')[better]} is better" if better is not None else "no significant difference"
-        rows.append((score, *means, difference, f"{test['t']:.2f}", f"{test['p_value']:.2g}", verdict))
+        rows.append((score, *means, difference, t, p, verdict))
         bold |= {(number, column) for column in (1, 2) if better in (None, column - 1)}
     one, two = compared.transductive
     unlike = f"; only the {'first' if one else 'second'} predicts a query set as a whole (transductive)"
     title = f"{compared.tasks:,} tasks, paired{unlike if one != two else ''}"
-    return Table(title, headers, rows, bold=frozenset(bold))
+    return Table(title, headers, rows, bold=frozenset(bold), notes=group_notes(compared.groups))
 
 
 def _better(score: str, test: PairedTest) -> int | None:
     """Which of the two is better; None if the difference is not significant."""
-    if test["p_value"] >= SIGNIFICANT:
+    if not is_significant(test):
         return None
     return 0 if (test["difference"]["mean"] > 0) == (score == "accuracy") else 1
 
@@ -133,7 +164,7 @@ def _mean(name: str) -> Column:
 def _share(header: str) -> Column:
     def show(result: Result) -> str:
         mean = result[header.lower()]
-        return f"{mean['mean']:.4f} ± {mean['ci95']:.4f}"
+        return f"{mean['mean']:.4f}" + (f" ± {mean['ci95']:.4f}" if "ci95" in mean else "")
 
     return Column(f"{header} ± 95 %", header.lower(), show)
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from fewsure.report.certificates import certificate_notes, certificate_table, certificate_title
 from fewsure.report.drawing import Drawing, svg_inside_page
-from fewsure.report.evaluation_tables import Column, columns_of, mean_cell, noise_results
+from fewsure.report.evaluation_tables import Column, columns_of, group_notes, groups_of, mean_cell, noise_results
 from fewsure.report.runs import Problem, ReportedRun
 from fewsure.report.styles import display_name, setting
 from fewsure.report.templating import templates
@@ -71,6 +71,7 @@ def report_html(report: Report, *, left_out: Collection[str] = ()) -> str:
         paper_note=paper_note,
         columns_of=columns_of,
         noise_results=noise_results,
+        group_notes=group_notes,
         certificate_title=certificate_title,
         certificate_table=certificate_table,
         certificate_notes=certificate_notes,
@@ -103,7 +104,9 @@ def summary(run: ReportedRun) -> str:
     name = label if label == method else f"{label} ({method})"
 
     if "accuracy" in result:
-        score = f"an accuracy of {result['accuracy']['mean']:.2%} ± {result['accuracy']['ci95']:.2%}"
+        accuracy = result["accuracy"]
+        score = f"an accuracy of {accuracy['mean']:.2%}"
+        score += f" ± {accuracy['ci95']:.2%}" if "ci95" in accuracy else ""
         score += f" (paper: {printed['accuracy']['mean']:.2%})" if "accuracy" in printed else ""
         surety = "; it predicts a query set as a whole (transductive)" if result["transductive"] else ""
     else:
@@ -113,6 +116,7 @@ def summary(run: ReportedRun) -> str:
     ece = f"an expected calibration error of {result['ece']:.4f}"
     ece += f" (paper: {printed['ece']:.4f})" if "ece" in printed else ""
     tasks = f"{result['tasks']:,} unseen tasks ({setting(result)})"
+    tasks += f" of {groups_of(result)}" if "groups" in result else ""
     return f"{name} has {score} and {ece} on {tasks}, after {progress}{surety}."
 
 

@@ -2,6 +2,7 @@
 
 The paper tests its two best methods (under its Table 1). Here every run on the same tasks is tested against the best.
 Means over tasks take the paired t-test. Calibration errors, which are pooled over tasks, take the paired bootstrap.
+On a user's own data both go by what is independent: groups of rows, or classes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewsure.evaluation.compare import SAME, SCORES, SIGNIFICANT, same_fingerprints
+from fewsure.evaluation.compare import SAME, SCORES, is_significant, same_fingerprints
 from fewsure.evaluation.metrics.calibration import binned_errors, calibration_errors
 from fewsure.evaluation.metrics.paired import PairedScores
 from fewsure.evaluation.metrics.summary import TaskTotal
@@ -51,17 +52,22 @@ class _Pair:
         self._values, self._reliability = PairedScores(), TaskTotal()
 
     def add(self, best: Records, other: Records) -> None:
+        groups = best.get("groups")
         if self._score in ERRORS:
-            self._reliability.add(torch.stack([best["reliability"].double(), other["reliability"].double()], dim=1))
+            both = torch.stack([best["reliability"].double(), other["reliability"].double()], dim=1)
+            self._reliability.add(both, groups)
         else:
-            self._values.add(best[self._score], other[self._score])
+            self._values.add(best[self._score], other[self._score], groups)
 
     def may_be_equal(self) -> bool:
-        """Whether p ≥ 0.05, or the 95 % interval of the difference of calibration errors, over resamples, holds 0."""
+        """Whether p ≥ 0.05, or the 95 % interval of the difference of calibration errors, over resamples, holds 0.
+
+        Of one group alone nothing is known of others, and any two may be equal there.
+        """
         if self._score not in ERRORS:
-            return self._values.test()["p_value"] >= SIGNIFICANT
-        (interval,) = self._reliability.intervals(lambda mean: (self._error(mean[:, 0]) - self._error(mean[:, 1]),))
-        return interval[0] <= 0 <= interval[1]
+            return not is_significant(self._values.test())
+        found = self._reliability.intervals(lambda mean: (self._error(mean[:, 0]) - self._error(mean[:, 1]),))
+        return found is None or found[0][0] <= 0 <= found[0][1]
 
     def _error(self, mean: Tensor) -> Tensor:
         # Classification has bins (…, 3), regression the shares at each level.

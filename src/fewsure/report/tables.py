@@ -24,9 +24,11 @@ class Table(NamedTuple):
     """The rows that are not the headline: the paper's, or with observation noise added or left out."""
     bold: frozenset[tuple[int, int]] = frozenset()
     """(row, column) of the cells that matter most."""
+    notes: Sequence[str] = ()
+    """Lines below the table."""
 
     def text(self) -> str:
-        """In columns of plain text, without the title."""
+        """In columns of plain text, without the title and the notes."""
         lines = [self.headers, *self.rows]
         widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
         return "\n".join(
@@ -52,7 +54,7 @@ def print_tables(tables: Sequence[Table], *, titled: bool = False) -> None:
     for number, table in enumerate(tables):
         title = table.title if titled or len(tables) > 1 else ""
         if not console.is_terminal:
-            print("\n" * (number > 0) + (f"{title}\n" if title else "") + table.text())
+            print("\n" * (number > 0) + (f"{title}\n" if title else "") + "\n".join([table.text(), *table.notes]))
             continue
         if title:
             console.print(Text(title, style="italic"))
@@ -62,6 +64,8 @@ def print_tables(tables: Sequence[Table], *, titled: bool = False) -> None:
         else:
             for row in range(len(table.rows)):
                 console.print(_card(table, row))
+        for note in table.notes:
+            console.print(Text(note))
 
 
 def _ruled(table: Table) -> RichTable:

@@ -50,6 +50,10 @@ class GivenClasses(Given, OwnClassification):
 
     name = "given-classes"
 
+    @property
+    def grouped_by(self) -> str:
+        return "classes" if self.rows().task is None else "tasks"
+
 
 @dataclass(frozen=True)
 class GivenImages(GivenClasses):

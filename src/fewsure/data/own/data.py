@@ -83,6 +83,10 @@ class OwnRegression(OwnRows, Regression):
 
     unit = "tasks"
 
+    @property
+    def grouped_by(self) -> str:
+        return "tasks"
+
     def usable(self, rows: Rows) -> tuple[Rows, str]:
         needed = self.needed_examples
         names, counts = np.unique(rows.held_out, return_counts=True)
@@ -109,6 +113,10 @@ class OwnClassification(OwnRows, Classification):
     @property
     def shape(self) -> tuple[int, ...]:
         return self.fitted_scale.shape
+
+    @property
+    def grouped_by(self) -> str:
+        return "classes"
 
     @property
     def draws_within_group(self) -> bool:

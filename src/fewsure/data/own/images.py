@@ -52,6 +52,10 @@ class Images(ImageSet):
         require_shares(self.shares)
 
     @property
+    def grouped_by(self) -> str:
+        return "classes"
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         return (1 if self.grey else 3, self.image_size, self.image_size)
 

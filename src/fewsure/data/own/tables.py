@@ -34,6 +34,10 @@ class Table(OwnRegression):
     def target_column(self) -> str:
         return self.target
 
+    @property
+    def grouped_by(self) -> str:
+        return self.task_column
+
     def rows(self) -> Rows:
         table = open_table(self.file)
         task, y = table.strings(self.task_column, "task_column"), table.numbers(self.target, "target")
@@ -61,6 +65,10 @@ class TableClasses(OwnClassification):
     @property
     def target_column(self) -> str:
         return self.label
+
+    @property
+    def grouped_by(self) -> str:
+        return self.task_column or "classes"
 
     def rows(self) -> Rows:
         table = open_table(self.file)

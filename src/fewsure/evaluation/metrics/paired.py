@@ -1,9 +1,9 @@
-"""Are two methods different? The paired t-test over the same tasks."""
+"""Are two methods different? The paired t-test over the same tasks, or over the groups that they are made of."""
 
 import math
 from typing import TypedDict
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.special import stdtr
 from torch import Tensor
 
@@ -17,9 +17,9 @@ class PairedTest(TypedDict):
     second: Mean
     difference: Mean
     """First − second, task by task; its interval is often narrower than those of the means, as tasks vary together."""
-    t: float
-    p_value: float
-    """Two-sided: how often chance alone gives a difference as large as this."""
+    t: float | None
+    p_value: float | None
+    """Two-sided: how often chance alone gives a difference as large as this; None where there is no interval."""
 
 
 class PairedScores:
@@ -35,20 +35,26 @@ class PairedScores:
     def __init__(self) -> None:
         self._first, self._second, self._difference = TaskMean(), TaskMean(), TaskMean()
 
-    def add(self, first: Float[Tensor, " T"], second: Float[Tensor, " T"]) -> None:
-        """More tasks."""
-        self._first.add(first)
-        self._second.add(second)
-        self._difference.add(first.double() - second.double())
+    def add(
+        self, first: Float[Tensor, " T"], second: Float[Tensor, " T"], groups: Int[Tensor, "T w"] | None = None
+    ) -> None:
+        """More tasks, and the groups that each is made of, where they are not independent."""
+        self._first.add(first, groups)
+        self._second.add(second, groups)
+        self._difference.add(first.double() - second.double(), groups)
 
     def test(self) -> PairedTest:
-        """t = mean(d) / (std(d) / √T) of the differences d, with T − 1 degrees of freedom."""
-        mean, error = self._difference.mean(), self._difference.error()
-        t = mean / error if error else math.copysign(math.inf, mean) if mean else 0.0
+        """t = mean(d) / error(d) of the differences d: of tasks, or of groups where tasks are not independent."""
+        mean, degrees = self._difference.mean(), self._difference.degrees
+        t = p_value = None
+        if degrees > 0:
+            error = self._difference.error()
+            t = mean / error if error else math.copysign(math.inf, mean) if mean else 0.0
+            p_value = float(2 * stdtr(degrees, -abs(t)))
         return {
             "first": self._first.summary(),
             "second": self._second.summary(),
             "difference": self._difference.summary(),
             "t": t,
-            "p_value": float(2 * stdtr(self._difference.tasks - 1, -abs(t))),
+            "p_value": p_value,
         }

@@ -49,9 +49,9 @@ class ClassificationScorer(Scorer):
         means, table, cells = TaskMeans(SCORES), TaskTotal(), torch.zeros(())
         for records in shards:
             means.add(records)
-            table.add(records["reliability"])
+            table.add(records["reliability"], records.get("groups"))
             cells = cells + confidence_cells(records["confidence"].flatten(), records["correct"].flatten())
-        count, confidence, accuracy = table.total().unbind(-1)
+        count, confidence, accuracy = table.mean().unbind(-1)
         return {
             **means.summary(),
             **table.calibration(binned_errors),

@@ -72,8 +72,9 @@ def summarise(shards: Iterable[Records], variant: str) -> dict[str, Any]:
     means, headline, other = TaskMeans(LABEL_SCORES), TaskTotal(), TaskTotal()
     for records in shards:
         means.add(records)
-        headline.add(records["reliability"])
-        other.add(records[f"reliability_{variant}"])
+        groups = records.get("groups")
+        headline.add(records["reliability"], groups)
+        other.add(records[f"reliability_{variant}"], groups)
     return {**means.summary(), **_calibration(headline), variant: _calibration(other)}
 
 
