@@ -9,11 +9,13 @@ from fewsure.algorithms.platipus import Platipus
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
 from fewsure.algorithms.simpa_latent import SimpaLatent
+from fewsure.algorithms.tnp import Tnp
 from fewsure.algorithms.vampire import Vampire
 
 ALGORITHMS: dict[str, type[Any]] = {
     "simpa": Simpa,
     "simpa-latent": SimpaLatent,
+    "tnp": Tnp,
     "maml": Maml,
     "abml": Abml,
     "vampire": Vampire,

@@ -63,13 +63,26 @@ class Attention:
         }
         return {key: value for name, layer in layers.items() for key, value in named(name, layer).items()}
 
-    def __call__(self, params: Params, members: Tensor) -> Tensor:
-        """(N, width) → (N, width)."""
-        size = len(members)
-        asked = linear(normalised(members, params, "before"), params, "queries")
-        query, key, value = asked.view(size, 3, self.heads, -1).permute(1, 2, 0, 3)
+    def memory(self, params: Params, members: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values (heads, N, width / heads) of members, for others to attend to."""
+        key, value = self._asked(params, members, slice(self.width, None))
+        return key, value
+
+    def __call__(self, params: Params, members: Tensor, memory: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """(N, width) → (N, width): the members attend to one another, or each of them to the `memory` of others."""
+        if memory is None:
+            query, key, value = self._asked(params, members, slice(None))
+        else:
+            (query,), (key, value) = self._asked(params, members, slice(self.width)), memory
         weights = (query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])).softmax(-1)
-        mixed = (weights @ value).transpose(0, 1).reshape(size, self.width)
+        mixed = (weights @ value).transpose(0, 1).flatten(1)
         members = members + linear(mixed, params, "mix")
         hidden = functional.gelu(linear(normalised(members, params, "between"), params, "expand"))
         return members + linear(hidden, params, "contract")
+
+    def _asked(self, params: Params, members: Tensor, columns: slice) -> Tensor:
+        """Queries, keys and values, or those of them that the columns of their matrix name: (…, heads, N, ·)."""
+        own = {f"queries.{name}": params[f"queries.{name}"][..., columns] for name in ("weight", "bias")}
+        asked = linear(normalised(members, params, "before"), own, "queries")
+        parts = asked.reshape(*asked.shape[:-1], -1, self.heads, self.width // self.heads)
+        return parts.permute(1, 2, 0, 3)
