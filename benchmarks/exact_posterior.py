@@ -16,16 +16,13 @@ from torch import Tensor
 
 from fewsure.core import streams
 from fewsure.core.vectorise import draw_per_task, take
-from fewsure.data.sets.sine_line import Functions, SineLine
+from fewsure.data.sets.sine_line import PRIOR, Functions, SineLine
 from fewsure.evaluation.evaluate import SAMPLES
 from fewsure.evaluation.scoring.predict import Predict
 from fewsure.evaluation.scoring.regression import RegressionScorer
-from fewsure.types import Task
 from fewsure.version import __version__
 
 TASKS = 1000
-DRAWN = 200_000
-"""Functions of the task distribution that are weighted."""
 SEED = 0
 
 
@@ -36,26 +33,18 @@ def main() -> None:
     data = SineLine()
     scorer = RegressionScorer(data.noise_std)
     generator = streams.generator(SEED, "exact-posterior")
-    prior = data.functions(DRAWN, generator)
+    prior = data.functions(PRIOR, generator)
     drawn = data.sample(TASKS, generator)
     noise = draw_per_task(scorer.draws, TASKS, generator)
     each = []
     for number in range(TASKS):
         (task, facts), own = take(drawn, number), take(noise, number)
-        posterior = sampled(prior, task, data.noise_std, generator)
+        posterior = prior.given(task.support, data.noise_std, SAMPLES, generator)
         each.append(scorer.score(Predict(partial(values, posterior)), task, facts, own))
     records = {name: torch.stack([one[name] for one in each]) for name in each[0]}
     facts_of_run = {"seed": SEED, "version": __version__, "device": "cpu"}
     result = {"tasks": TASKS, "samples": SAMPLES, **scorer.summarise([records]), **facts_of_run}
     print(json.dumps(result | {"seconds": round(time.perf_counter() - began, 1)}, indent=1))
-
-
-def sampled(prior: Functions, task: Task, noise_std: float, generator: torch.Generator) -> Functions:
-    """Functions of the prior, drawn by their likelihood on the support set."""
-    x, y = (part.squeeze(-1) for part in task.support)
-    log_weights = -0.5 * ((prior(x.expand(DRAWN, -1)) - y) / noise_std).square().sum(1)
-    chosen = torch.multinomial(log_weights.softmax(0), SAMPLES, replacement=True, generator=generator)
-    return Functions(*(parameter[chosen] for parameter in prior))
 
 
 def values(functions: Functions, x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from fewsure.core import streams
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
+from fewsure.types import Batch
 
 
 def test_parameters_have_the_papers_distributions() -> None:
@@ -56,3 +57,17 @@ def test_a_sinusoid_and_a_line_have_the_values_of_their_formulas() -> None:
 def test_impossible_options_are_refused_by_name(options: dict) -> None:
     with pytest.raises(FewsureError, match=next(iter(options))):
         SineLine(**options)
+
+
+def test_exact_functions_are_those_of_bayes_rule_where_it_has_a_closed_form() -> None:
+    """Lines in a box that the support set leaves far behind: a Gaussian of intercept and slope."""
+    data = SineLine(sine_share=0.0, slope=(-2.0, 2.0), intercept=(-2.0, 2.0))
+    x, y = torch.tensor([[-4.0], [-1.0], [2.0], [4.5]]), torch.tensor([[1.0], [0.7], [-0.3], [-0.8]])
+    at = torch.tensor([[-5.0], [0.0], [5.0]])
+    found = data.exact_functions(Batch(x, y), at, 20_000, torch.Generator().manual_seed(0)).squeeze(-1)
+    points, targets = (torch.cat([torch.ones_like(one), one], 1) for one in (x, at))
+    covariance = torch.linalg.inv(points.T @ points / data.noise_std**2)
+    mean = targets @ covariance @ points.T @ y / data.noise_std**2
+    std = (targets @ covariance @ targets.T).diagonal().sqrt()
+    torch.testing.assert_close(found.mean(0), mean.squeeze(-1), atol=0.03, rtol=0)
+    torch.testing.assert_close(found.std(0), std, atol=0.02, rtol=0.03)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import torch
+from torch import Tensor
 
 from fewsure.core.config import normalise_fields
 from fewsure.data.augmentation import Augmentation
@@ -31,7 +32,8 @@ class Data(Protocol):
     unit: ClassVar[Literal["classes", "tasks"] | None] = None
     """The units of a split's pool; None where a sampler makes tasks without end."""
     truth_known: ClassVar[bool] = False
-    """Whether the facts of a task hold its noise-free function of one variable (`grid`, `truth`)."""
+    """Whether the facts of a task hold its noise-free function of one variable (`grid`, `truth`); its
+    `exact_functions` are known, too."""
     pictures: ClassVar[bool] = False
     """Whether examples are images."""
     inverted: ClassVar[bool] = False
@@ -90,6 +92,10 @@ class Data(Protocol):
     def pool(self, split: Split) -> Pool:
         """The examples of a split, on the CPU; for data with a `unit`."""
         raise TypeError(f"{type(self).__name__} makes tasks without a pool")
+
+    def exact_functions(self, support: Batch, x: Tensor, size: int, generator: torch.Generator) -> Tensor:
+        """(size, N, 1): functions of the exact posterior given a support set, at inputs x; where `truth_known`."""
+        raise TypeError(f"the functions of {type(self).__name__} are not known")
 
     def training_pool(self) -> Pool:
         """The pool of training tasks; it has the validation classes too, where they are trained on."""

@@ -1,12 +1,13 @@
 """Predictions of runs on unseen tasks of one variable (the paper's Figure 1)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from fewsure.report.drawing import Drawing, legend_below, legend_height, run_handles, tidy
+from fewsure.report.drawing import QUIET, Drawing, legend_below, legend_height, run_handles, tidy
 from fewsure.report.styles import RunStyle
 from fewsure.report.unseen_tasks import UnseenTasks
 
@@ -15,12 +16,16 @@ BAND = 3
 COLUMNS = 2
 EVERY = 5
 """Points of the grid between two that say their values."""
+EDGE: dict[str, Any] = {"color": QUIET, "linestyle": ":", "linewidth": 1.2}
+"""The edges of the exact posterior's band."""
 
 Predicted = tuple[RunStyle, UnseenTasks]
 
 
 def predictions_drawings(name: str, title: str, runs: Sequence[Predicted]) -> list[Drawing]:
     """Unseen tasks: truth, support points, and each run's line, or its mean with a band of ±3 standard deviations.
+
+    The exact posterior's band is beside each band.
 
     A drawing holds one run with a band, and every run without one that saw the same support points.
     """
@@ -43,7 +48,7 @@ def _drawing(name: str, title: str, runs: Sequence[Predicted]) -> Drawing:
         "paper's Figure 1."
     )
     rows = -(-tasks // COLUMNS)
-    drawing = Drawing(name, caption, 2.1 * rows + 0.2 + legend_height(len(runs) + 2, 2))
+    drawing = Drawing(name, caption, 2.1 * rows + 0.2 + legend_height(len(runs) + 3, 2))
     panels = drawing.figure.subplots(rows, COLUMNS, sharex=True, squeeze=False)
     for axes in panels.flatten()[tasks:]:
         axes.set_visible(False)
@@ -51,6 +56,8 @@ def _drawing(name: str, title: str, runs: Sequence[Predicted]) -> Drawing:
         _draw_truth(axes, drawing, shown, task)
         for style, predicted in runs:
             _draw_prediction(axes, drawing, style, predicted, task)
+        if shown.has_spread:
+            _draw_exact(axes, drawing, shown, task)
         axes.set_title(f"unseen task {task + 1}", fontsize="medium")
         axes.locator_params(nbins=4)
         tidy(axes)
@@ -64,7 +71,8 @@ def _drawing(name: str, title: str, runs: Sequence[Predicted]) -> Drawing:
     ]
     bands = run_handles((style for style, predicted in runs if predicted.has_spread), f", mean ± {BAND} std")
     lines = run_handles(style for style, predicted in runs if not predicted.has_spread)
-    legend_below(drawing.figure, [*shared, *bands, *lines], columns=2)
+    exact = [Line2D([], [], label=f"exact posterior, mean ± {BAND} std", **EDGE)] if shown.has_spread else []
+    legend_below(drawing.figure, [*shared, *bands, *exact, *lines], columns=2)
     return drawing
 
 
@@ -76,6 +84,16 @@ def _draw_truth(axes: Axes, drawing: Drawing, tasks: UnseenTasks, task: int) -> 
         drawing.record(task=task + 1, series="support points", x=x, y=y)
     for x, y in zip(tasks.x[task].tolist(), tasks.truth[task].tolist(), strict=True):
         drawing.record(task=task + 1, series="truth", x=x, y=y)
+
+
+def _draw_exact(axes: Axes, drawing: Drawing, tasks: UnseenTasks, task: int) -> None:
+    """The edges of the band that the exact posterior has."""
+    grid, functions = tasks.x[task], tasks.exact[task]
+    mean, std = functions.mean(0), functions.std(0)
+    for edge in (mean - BAND * std, mean + BAND * std):
+        axes.plot(grid, edge, **EDGE)
+    for x, y, spread in zip(grid.tolist(), mean.tolist(), std.tolist(), strict=True):
+        drawing.record(task=task + 1, series="exact posterior", x=x, y=y, std=spread)
 
 
 def _draw_prediction(axes: Axes, drawing: Drawing, style: RunStyle, predicted: UnseenTasks, task: int) -> None:

@@ -4,8 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
+from fewsure.core import streams
 from fewsure.core.devices import device_of
 from fewsure.core.vectorise import take
 from fewsure.evaluation.evaluate import Score, UnseenBlock, score_blocks, shared_noise, unseen_block
@@ -15,6 +17,8 @@ from fewsure.training.experiment import Experiment
 from fewsure.types import Facts, Noise, Parts, Task
 
 Array = npt.NDArray[np.float32]
+EXACT = 1000
+"""Functions of the exact posterior that are drawn for each task."""
 
 
 class UnseenTasks(NamedTuple):
@@ -30,6 +34,8 @@ class UnseenTasks(NamedTuple):
     """(T, N), without noise."""
     predictions: Array
     """(T, S, N), of S functions from each task's posterior."""
+    exact: Array
+    """(T, E, N), of E functions from each task's exact posterior, which knows how tasks are made."""
 
     @property
     def has_spread(self) -> bool:
@@ -40,12 +46,17 @@ class UnseenTasks(NamedTuple):
 def predict_unseen(experiment: Experiment, meta: Parts, *, tasks: int, seed: int) -> UnseenTasks:
     """Adapt to the first tasks that `evaluate` sees with the same seed and device, and predict over the whole range."""
 
-    def functions(predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
+    def at_grid(predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
         return {"predictions": predict(facts["grid"])}
 
     block = take(unseen_block(experiment, 0, seed, "test", device_of(meta)), slice(0, tasks))
-    predictions = _scored(experiment, meta, seed, block, functions)["predictions"]
-    drawn = (*block.task.support, block.facts["grid"], block.facts["truth"], predictions)
+    predictions = _scored(experiment, meta, seed, block, at_grid)["predictions"]
+    grid, generator = block.facts["grid"], streams.generator(seed, "exact posterior", device=device_of(meta))
+    exact = []
+    for number in range(tasks):
+        support, x = take((block.task.support, grid), number)
+        exact.append(experiment.data.exact_functions(support, x, EXACT, generator))
+    drawn = (*block.task.support, grid, block.facts["truth"], predictions, torch.stack(exact))
     return UnseenTasks(*(values.squeeze(-1).cpu().numpy() for values in drawn))
 
 

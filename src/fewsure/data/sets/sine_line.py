@@ -18,6 +18,8 @@ GRID = 101
 """Inputs, evenly over the range, at which a function is known without noise."""
 GROUPS = 200
 """Tasks that stand for all training tasks, which have no end."""
+PRIOR = 200_000
+"""Functions of the task distribution that stand for all of them where the exact posterior is drawn from."""
 
 
 class Functions(NamedTuple):
@@ -33,6 +35,13 @@ class Functions(NamedTuple):
         """Values at x, both of shape (T, N)."""
         sine = self.amplitude * torch.sin(x + self.phase)
         return torch.where(self.is_sine, sine, self.slope * x + self.intercept)
+
+    def given(self, support: Batch, noise_std: float, size: int, generator: torch.Generator) -> "Functions":
+        """`size` of these functions, drawn by their likelihood on a support set (m, 1)."""
+        x, y = (part.squeeze(-1) for part in support)
+        log_weights = -0.5 * ((self(x.expand(len(self.slope), -1)) - y) / noise_std).square().sum(1)
+        chosen = torch.multinomial(log_weights.softmax(0), size, replacement=True, generator=generator)
+        return Functions(*(parameter[chosen] for parameter in self))
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,10 @@ class SineLine(Regression):
             self._uniform(self.slope, (tasks, 1), generator),
             self._uniform(self.intercept, (tasks, 1), generator),
         )
+
+    def exact_functions(self, support: Batch, x: Tensor, size: int, generator: torch.Generator) -> Tensor:
+        drawn = self.functions(PRIOR, generator).given(support, self.noise_std, size, generator)
+        return drawn(x.squeeze(-1).expand(size, -1)).unsqueeze(-1)
 
     def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
         """A meta-batch on the generator's device, x and y of shape (T, N, 1).
