@@ -17,7 +17,7 @@ from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import Unit, environment_of, fresh_blocks
 from fewsure.certification.freshness import require_fresh
 from fewsure.certification.predictor import CertifiedPredictor, new_draws, scores
-from fewsure.certification.theorem import theorem_of
+from fewsure.certification.theorem_2 import theorem_of
 from fewsure.cli.main import main
 from fewsure.core import streams
 from fewsure.core.vectorise import draw_per_task, take

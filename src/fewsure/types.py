@@ -172,6 +172,9 @@ class Algorithm(Protocol):
 
     own_density: ClassVar[bool] = False
     """Whether `predictive` gives the density of a number; else numbers vary around functions by one noise for all."""
+    theorem: ClassVar[Literal["Theorem 1", "Theorem 2"] | None] = None
+    """The PAC-Bayes theorem that says something of its posteriors: the first of one task, by its `posterior_kl`;
+    the second of new tasks, by a posterior over θ."""
     rounds: ClassVar[bool] = False
     """Whether it has matrices that the precision `bf16` rounds."""
 
@@ -210,6 +213,14 @@ class Algorithm(Protocol):
         """The density of a label at each input, of a method with an `own_density`."""
         method = type(self).__name__
         raise NotImplementedError(f"{method} has no density of its own")
+
+    def posterior_kl(self, posterior: Parts) -> Tensor:
+        """KL[q(w) ‖ p(w)] () of a task's posterior, or an upper bound, of a method that Theorem 1 speaks of.
+
+        The prior p(w) must not depend on the task's examples, nor predictions depend on them but for q.
+        """
+        method = type(self).__name__
+        raise NotImplementedError(f"{method} has no finite KL to a prior")
 
     def essentials(self, posterior: Parts) -> Parts:
         """The parts of a task's posterior that predictions need."""

@@ -41,6 +41,7 @@ class Simpa(Algorithm):
 
     min_support: ClassVar[int] = 2
     min_query: ClassVar[int] = 2
+    theorem: ClassVar[Literal["Theorem 1", "Theorem 2"] | None] = "Theorem 2"
     rounds: ClassVar[bool] = True
 
     inner_lr: float = 1e-3

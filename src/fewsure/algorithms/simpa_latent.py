@@ -64,6 +64,7 @@ class SimpaLatent(Algorithm):
 
     kinds: ClassVar[frozenset[Kind]] = frozenset({"regression"})
     own_density: ClassVar[bool] = True
+    theorem: ClassVar[Literal["Theorem 1", "Theorem 2"] | None] = "Theorem 1"
 
     objective: Literal["predictive", "theorem-1"] = "predictive"
     """What training minimises: `predictive`, the negative log-likelihood of the query set under the mixture of sampled
@@ -179,6 +180,10 @@ class SimpaLatent(Algorithm):
         q = Latent(**posterior["latent"])
         means, stds = (value.squeeze(-1).T for value in self._functions(posterior, model, q.sample(noise["z"]), x))
         return Mixture(torch.full_like(means, 1 / means.shape[-1]), means, stds)
+
+    def posterior_kl(self, posterior: Parts) -> Tensor:
+        """KL[q(z) ‖ p(z)], which is at least KL[G#q ‖ G#p]."""
+        return Latent(**{name: value.double() for name, value in posterior["latent"].items()}).kl()
 
     def _family(self, model: Model) -> WeightGenerator:
         """The generator of networks with two outputs: the mean of a label, and the logarithm of its noise."""

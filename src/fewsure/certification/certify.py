@@ -1,7 +1,8 @@
 """All certificates of one run, which `fewsure certify` prints and keeps.
 
-Each statement holds on its own: the held-out certificate with confidence 1 − δ, Theorem 2 with confidence 1 − δ, a
-prediction set with probability 1 − α. They may therefore look at the same tasks; no joint confidence is claimed.
+Each statement holds on its own: the held-out certificate with confidence 1 − δ, Theorem 1 of a task and Theorem 2 with
+confidence 1 − δ, a prediction set with probability 1 − α. They may therefore look at the same tasks; no joint
+confidence is claimed.
 """
 
 import json
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fewsure.certification.environment import FreshTasks, Unit, environment_of, fresh_blocks, unit_of
-from fewsure.certification.freshness import require_fresh
+from fewsure.certification.freshness import Freshness, require_fresh
 from fewsure.certification.predictor import (
     CALIBRATION,
     LOSSES,
@@ -26,7 +27,8 @@ from fewsure.certification.predictor import (
     scores,
     thresholds_without,
 )
-from fewsure.certification.theorem import no_bound, theorem_of
+from fewsure.certification.theorem_1 import bounds_of_tasks, speaks_of
+from fewsure.certification.theorem_2 import no_bound, theorem_of
 from fewsure.core.config import finite, normalise_fields
 from fewsure.core.devices import device_name
 from fewsure.core.distributed import is_rank_zero
@@ -55,7 +57,7 @@ class Request:
     tasks: int | None = None
     """N, fresh tasks; `none` for 1,000, or for new-tasks as many as there are, if they are fewer."""
     delta: float = 0.05
-    """δ: the certificate, and Theorem 2, each hold with confidence 1 − δ."""
+    """δ: the certificate, Theorem 1 of each task, and Theorem 2, each hold with confidence 1 − δ."""
     alpha: float = 0.1
     """α: prediction sets and intervals hold the truth with probability 1 − α."""
     method: Method = "betting"
@@ -66,7 +68,7 @@ class Request:
     new group (`new-tasks`), which assumes that they are a random sample, and has fewer tasks, since none may share a
     class or a group; `none` for new-tasks on data of your own, and tasks elsewhere."""
     bound_samples: int = 200
-    """Draws of θ, adaptation noise and z behind Theorem 2."""
+    """Networks drawn behind Theorem 1 of each task, or draws of θ, adaptation noise and z behind Theorem 2."""
     verify: int = 0
     """Measure the loss on so many other tasks, too, and show it beside the certificate."""
     seed: int = 0
@@ -128,7 +130,8 @@ def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, A
         "loss": LOSSES[experiment.model.kind],
         "held_out": held_out(found["loss"], request.delta, request.method).record() | {"diverged": _diverged(found)},
         "conformal": sets,
-        "theorem_2": _theorem(predictor, request),
+        **({"theorem_1": _theorem_1(predictor, request, certified, tasks, freshness)} if speaks_of(experiment) else {}),
+        "theorem_2": _theorem_2(predictor, request),
         "samples": int(found["samples"][0]),
         "seed": request.seed,
         "version": __version__,
@@ -199,7 +202,25 @@ def _coverage(
     return coverage
 
 
-def _theorem(predictor: CertifiedPredictor, request: Request) -> dict[str, Any]:
+def _theorem_1(
+    predictor: CertifiedPredictor, request: Request, fresh: FreshTasks, tasks: int, freshness: Freshness
+) -> dict[str, Any]:
+    """Theorem 1 of each fresh task."""
+    with ProgressLine(f"certifying {predictor.experiment.algorithm_name}, theorem 1") as line:
+        return bounds_of_tasks(
+            predictor.experiment,
+            predictor.meta,
+            fresh,
+            tasks=tasks,
+            delta=request.delta,
+            samples=request.bound_samples,
+            seed=request.seed,
+            doubts=freshness.doubts,
+            progress=lambda done: line.show(done, tasks, "tasks"),
+        )
+
+
+def _theorem_2(predictor: CertifiedPredictor, request: Request) -> dict[str, Any]:
     """Theorem 2 in its three forms, or the reason that it says nothing."""
     experiment, samples = predictor.experiment, request.bound_samples
     reason = no_bound(experiment)

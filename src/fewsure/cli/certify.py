@@ -1,9 +1,10 @@
-"""Say what is guaranteed of a trained run on new tasks: its loss, prediction sets with coverage, Theorem 2.
+"""Say what is guaranteed of a trained run on new tasks: its loss, prediction sets with coverage, Theorems 1 and 2.
 
 Fresh tasks, from random streams that neither training nor `evaluate` uses, give an upper limit on the expected loss.
-They also give the thresholds of sets and intervals with coverage, which are kept in the run folder. Theorem 2 of the
-paper is printed with every term, and with whether it is rigorous and whether it says anything. docs/guarantees.md says
-what each statement assumes. Choose all options before you look; the best of several certificates is not one.
+They also give the thresholds of sets and intervals with coverage, which are kept in the run folder. Theorem 1 bounds
+the loss on each task for a method whose KL is finite (simpa-latent); Theorem 2 is of SImPa. Each is printed with its
+terms, with whether it is rigorous and whether it says anything. docs/guarantees.md says what each statement assumes.
+Choose all options before you look; the best of several certificates is not one.
 
 examples:
   fewsure certify runs/simpa

@@ -255,7 +255,8 @@ def _every_task(
         def density(x: Tensor) -> Mixture:
             return algorithm.predictive(posterior, own, x, block.prediction_noise)
 
-        predict = Predict(functions, density if experiment.own_density else None)
+        kl = algorithm.posterior_kl(posterior) if algorithm.theorem == "Theorem 1" else None
+        predict = Predict(functions, density if experiment.own_density else None, kl)
         records = score(predict, block.task, block.facts, block.prediction_noise)
         sampled = torch.full((), samples[0], device=device)
         groups = {} if experiment.data.grouped_by is None else {"groups": block.facts["groups"]}

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fewsure.certification.predictor import with_coverage
+from fewsure.certification.theorem_1 import bound_of_task, require_speaks_of, speaks_of
 from fewsure.core.config import checked, from_json
 from fewsure.core.files import write_atomically
 from fewsure.errors import Diverged, FewsureError, require
@@ -22,10 +23,14 @@ from fewsure.learner.inputs import read_inputs, read_targets
 from fewsure.learner.labels import Labels, read_labels
 from fewsure.learner.prediction import ClassPrediction, Promise, ValuePrediction
 from fewsure.learner.predictor import Predictor, State
+from fewsure.theory.concentration import require_share
 from fewsure.theory.conformal import Calibration
+from fewsure.theory.pac_bayes import Bound
 from fewsure.types import Batch, Mixture, Model, Noise, Parts
 
-FORMAT = 2
+FORMAT = 3
+SUPPORT = "support"
+"""The part of a file with the task's examples."""
 BATCH_SIZE = 256
 """Query points that are passed through the networks at once; predictions do not depend on it."""
 
@@ -45,6 +50,8 @@ class Adapted:
     """The part that it shares with the tasks beside it."""
     noise: Noise
     """The random numbers of its sampled functions."""
+    support: Batch | None
+    """Its examples as networks see them, kept for a method that Theorem 1 speaks of."""
 
     def predict(
         self, x: Any, *, coverage: float | None = None, batch_size: int = BATCH_SIZE
@@ -84,6 +91,27 @@ class Adapted:
             return ValuePrediction(samples, density, promise=promise, as_tensors=as_tensors)
         given = (networks.double().to(place), temperature, self.labels)
         return ClassPrediction(*given, promise=promise, as_tensors=as_tensors)
+
+    def bound(self, delta: float = 0.05, *, samples: int = 1000, seed: int = 0) -> Bound:
+        """Theorem 1 for this task, of a method whose posterior has a finite KL to a prior (simpa-latent).
+
+        Draw a network from the posterior and a new example of the task. With probability 1 − δ over the support
+        examples and the draws here, the expectation of the loss is at most `total`. The loss is e/(1+e) of the squared
+        error e in the unit that networks see, or for classes an error. It is of one drawn network, not of the mean
+        prediction. The examples must be a random sample of the task that had no part in training; docs/guarantees.md
+        has all conditions. `samples` networks are drawn, and their Monte-Carlo error is paid from δ.
+        """
+        samples, seed = checked(int, samples, "samples"), checked(int, seed, "seed")
+        require_share(checked(float, delta, "delta"), "delta")
+        require(samples >= 2, "samples", "at least 2", samples)
+        require_speaks_of(self.predictor.experiment)
+        assert self.support is not None
+
+        def outputs(x: Tensor, noise: Noise) -> Tensor:
+            return self.predictor.outputs(self.posterior, self.model, x, noise)
+
+        task = (self.predictor.experiment, self.model, self.posterior, outputs, self.support)
+        return bound_of_task(*task, delta=delta, samples=samples, seed=seed)
 
     def __repr__(self) -> str:
         of = "" if self.labels is None else f" of {len(self.labels.classes)} classes"
@@ -149,9 +177,10 @@ class Adapted:
     def _own_tensors(self) -> dict[str, Tensor]:
         """The posterior without what every task starts from and this one has as it was."""
         start = self.state.start
+        kept = {} if self.support is None else {SUPPORT: self.support._asdict()}
         return {
             f"{part}/{name}": value.cpu().contiguous()
-            for part, params in self.posterior.items()
+            for part, params in (self.posterior | kept).items()
             for name, value in params.items()
             if value is not start.get(part, {}).get(name)
         }
@@ -184,7 +213,8 @@ def adapt(predictor: Predictor, x: Any, y: Any) -> Adapted:
     model = predictor.model(1 if labels is None else len(labels.classes))
     state = predictor.state
     support = Batch(inputs.to(predictor.device), targets.to(predictor.device))
-    return Adapted(predictor, model, predictor.adapt(model, support, state), labels, counts, state, state.draws.predict)
+    posterior, kept = predictor.adapt(model, support, state), support if speaks_of(experiment) else None
+    return Adapted(predictor, model, posterior, labels, counts, state, state.draws.predict, kept)
 
 
 def load_adapted(predictor: Predictor, path: str | Path) -> Adapted:
@@ -213,6 +243,7 @@ def load_adapted(predictor: Predictor, path: str | Path) -> Adapted:
             "adapt again"
         )
     model = predictor.model(1 if labels is None else len(labels.classes))
+    kept = [tensors[f"{SUPPORT}/{name}"] for name in Batch._fields if f"{SUPPORT}/{name}" in tensors]
     posterior: Parts = {}
     for key in names:  # in the order in which a flat weight vector holds them, which safetensors does not keep
         part, _, name = key.partition("/")
@@ -220,7 +251,8 @@ def load_adapted(predictor: Predictor, path: str | Path) -> Adapted:
         if value is None:
             raise FewsureError(f"{path} cannot be read as an adapted task ({key} is missing); save it again")
         posterior.setdefault(part, {})[name] = value
-    return Adapted(predictor, model, posterior, labels, counts, state, state.draws.predict)
+    support = Batch(*kept) if len(kept) == 2 else None
+    return Adapted(predictor, model, posterior, labels, counts, state, state.draws.predict, support)
 
 
 def require_coverage(coverage: float | None) -> None:

@@ -43,13 +43,16 @@ def certificate_title(record: Record) -> list[str]:
 
 def certificate_table(record: Record) -> Table:
     """The statements; measured values are indented below the statement that they check."""
-    return Table("", HEADERS, [*_held_out(record), *_conformal(record), *_theorem(record["theorem_2"])])
+    return Table(
+        "", HEADERS, [*_held_out(record), *_conformal(record), *_single_tasks(record), *_theorem(record["theorem_2"])]
+    )
 
 
 def certificate_notes(record: Record) -> list[str]:
     """Why there is no statement of a kind, and why one is not rigorous."""
     notes = [str(record[part]["reason"]) for part in ("conformal", "theorem_2") if "reason" in record[part]]
     judged = [("The certificate", record["fresh"])]
+    judged += [("Theorem 1", record["theorem_1"])] if "theorem_1" in record else []
     judged += [("Theorem 2", bound) for bound in record["theorem_2"].get("bounds", [])[:1]]
     for name, one in judged:
         notes.append(f"{name} is {'rigorous' if one['rigorous'] else 'not rigorous'}: {one['reason']}")
@@ -79,6 +82,27 @@ def _conformal(record: Record) -> list[Line]:
         says = f"standard error, {tasks_of(found)}; {number(found['size'])} {size}"
         lines.append(_reading("coverage measured", coverage(found), says))
     return lines
+
+
+def _single_tasks(record: Record) -> list[Line]:
+    """Theorem 1, which bounds each task by itself: the mean over tasks, and for how many it says something."""
+    if "theorem_1" not in record:
+        return []
+    found = record["theorem_1"]
+    vacuous = f"{1 - found['not_vacuous']:.2%} of tasks"
+    says = (
+        f"mean over {found['tasks']:,} tasks, each with confidence {1 - found['delta']:.4g}; loss of one drawn "
+        f"network, {found['loss']}; m = {found['examples']}, ε = {found['epsilon']:.4g}"
+    )
+    most, *_, least = found["quantiles"].values()
+    drawn = f"mean over tasks, {found['samples']} networks each"
+    return [
+        (f"Theorem 1, {found['form']} form", number(found["bound"]["mean"]), yes(found["rigorous"]), vacuous, says),
+        _reading("of most tasks", f"{number(most)} – {number(least)}", "5 % and 95 % quantiles over tasks"),
+        _reading("KL[q ‖ p]", interval(found["kl"]), "nats, mean over tasks; upper bound"),
+        _reading("loss on support", interval(found["support_loss"]), drawn),
+        _reading("loss on queries", interval(found["query_loss"]), drawn),
+    ]
 
 
 def _theorem(theorem: Record) -> list[Line]:

@@ -6,8 +6,9 @@
 | `log` | McAllester's own ln(m/ε), from the same proof with the logarithm taken last |
 | `kl` | Seeger and Maurer's: the kl-inverse instead of the square root, ln(2√m/ε)/m instead of ln(m/ε)/(2(m − 1)) |
 
-`theorem_1` and `theorem_2` are functions of tensors, to train with. `bound_one_task` and `bound_new_task` make a
-`Bound`, which says whether it is rigorous and why, and whether it is vacuous. docs/guarantees.md has the proofs.
+`theorem_1` and `theorem_2` are functions of tensors, to train with; `theorem_1_of_draws` pays for draws from q.
+`bound_one_task` and `bound_new_task` make a `Bound`, which says whether it is rigorous and why, and whether it is
+vacuous. docs/guarantees.md has the proofs.
 """
 
 import math
@@ -20,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fewsure.errors import require
-from fewsure.theory.concentration import Reading, kl_inverse, require_share
+from fewsure.theory.concentration import Reading, betting_limit, kl_inverse, require_share
 
 Form = Literal["paper", "log", "kl"]
 Scalar = Float[Tensor, "*K"]
@@ -65,6 +66,24 @@ def theorem_1(loss: Scalar, kl: Scalar, *, examples: int, epsilon: float, form: 
     """
     _check(epsilon, examples=examples)
     return Theorem1(loss, _price(loss, kl, examples, 1 / epsilon, form))
+
+
+def theorem_1_of_draws(
+    losses: Float[Tensor, "*K S"], kl: Scalar, *, examples: int, delta: float, share: float, form: Form
+) -> Theorem1:
+    """Theorem 1 with probability 1 − δ over the examples and S draws of w from q, each with its mean loss on them.
+
+    The draws' error is paid: E_q of the loss is below its betting limit with probability 1 − share · δ, and the
+    theorem holds with ε = (1 − share) · δ. `theorem_1` takes that limit for the loss, in which it rises.
+
+    >>> settings = {"examples": 50, "delta": 0.1, "share": 0.05, "form": "kl"}
+    >>> bound = theorem_1_of_draws(torch.zeros(2, 1000), torch.tensor([0.0, 5.0]), **settings)
+    >>> bound.loss.round(decimals=4), bound.total.round(decimals=4)
+    (tensor([0.0059, 0.0059], dtype=torch.float64), tensor([0.1170, 0.2041], dtype=torch.float64))
+    """
+    require_share(share, "share")
+    limit = betting_limit(losses, share * delta)
+    return theorem_1(limit, kl.double(), examples=examples, epsilon=(1 - share) * delta, form=form)
 
 
 def theorem_2(

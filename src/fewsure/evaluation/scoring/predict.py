@@ -17,6 +17,8 @@ class Predict(NamedTuple):
     """x (N, …) → outputs (S, N, C) of S functions from the task's posterior."""
     own_density: Callable[[Tensor], Mixture] | None = None
     """x → the density of a label, of a method that has one."""
+    kl: Tensor | None = None
+    """KL[q(w) ‖ p(w)] of the task's posterior, or an upper bound, of a method that Theorem 1 speaks of."""
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.functions(x)

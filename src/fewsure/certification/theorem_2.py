@@ -11,7 +11,7 @@ no upper bound on KL[q(w) ‖ p(w)], which is infinite: the bound is then printe
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ from fewsure.theory.pac_bayes import Bound, Form, bound_new_task
 from fewsure.training.experiment import Experiment
 from fewsure.types import Draw, Noise, Parts, Task
 
+THEOREM = "Theorem 2"
 FORMS: tuple[Form, ...] = ("paper", "log", "kl")
 SHARE = 1 / 20
 """The share of δ for the Monte-Carlo error of the loss, and again for that of the KL."""
@@ -46,7 +47,7 @@ DEPENDENT = "query points are predicted together, so their losses are not indepe
 
 def no_bound(experiment: Experiment) -> str | None:
     """Why Theorem 2 says nothing of a run; None if it does."""
-    if isinstance(experiment.algorithm, Simpa):
+    if experiment.algorithm.theorem == THEOREM:
         return None
     return f"no bound: {experiment.algorithm_name} has no posterior over θ"
 
@@ -65,8 +66,7 @@ def theorem_of(
     The critic's reading is Donsker and Varadhan's lower estimate on samples that it has not been trained on. It reads
     KL[q(w) ‖ p(w)], or with `moment+critic` the rest that q's means and variances leave. No bound rests on it.
     """
-    algorithm, device = experiment.algorithm, device_of(meta)
-    assert isinstance(algorithm, Simpa)
+    algorithm, device = cast(Simpa, experiment.algorithm), device_of(meta)
     count = experiment.training.tasks
     tasks, _ = experiment.data.tasks("train", device).sample(count, _generator(seed, "tasks", device))
 
