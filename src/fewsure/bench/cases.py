@@ -1,4 +1,4 @@
-"""What is timed: methods × kinds of task, at the paper's T = 20, five inner steps and first order."""
+"""The timed cases: methods × kinds of task, at the paper's T = 20, five inner steps and first order."""
 
 import dataclasses
 from collections.abc import Callable

@@ -34,21 +34,21 @@ from fewsure.training.experiment import Experiment
 
 
 def deterministic(experiment: Experiment) -> float:
-    """Of a method with one network for a task."""
+    """The count of a method with one network for a task."""
     algorithm, data = _parts(experiment)
     passes = algorithm.inner_steps * data.support_size + data.query_size * experiment.training.tasks
     return float(passes * weight_count(experiment.model.network))
 
 
 def gaussian(experiment: Experiment) -> float:
-    """Of a method with a Gaussian posterior."""
+    """The count of a method with a Gaussian posterior."""
     algorithm, data = _parts(experiment)
     passes = algorithm.inner_steps * (data.support_size + 1) + experiment.training.tasks * (data.query_size + 1)
     return float(algorithm.train_samples * passes * weight_count(experiment.model.network))
 
 
 def implicit(experiment: Experiment) -> float:
-    """Of SImPa."""
+    """The count of SImPa."""
     algorithm, data = _parts(experiment)
     critic = 3 * algorithm.critic_steps * algorithm.kl_samples if algorithm.kl != "none" else 0
     lower = algorithm.inner_steps * (algorithm.train_samples * (data.support_size + 1) + critic)

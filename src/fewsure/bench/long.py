@@ -1,4 +1,4 @@
-"""What shows only in a long run: training curves under each precision, an evaluation of many tasks, and flat memory."""
+"""Long runs: training curves under each precision, an evaluation of many tasks, and flat memory."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from fewsure.training.update import MetaUpdate
 
 PRECISIONS = ("float32", "tf32", "bf16")
 POINTS = 20
-"""Of a curve."""
+"""The points of a curve."""
 VALIDATION_TASKS = 500
 
 

@@ -1,4 +1,4 @@
-"""What `fewsure bench` measures, one case after another, and the record that it keeps."""
+"""The measurements of `fewsure bench`, one case after another, and the record that it keeps."""
 
 import json
 import platform
@@ -29,12 +29,12 @@ SECTIONS = {
     "curves": ("precision",),
     "evaluations": ("method", "data"),
 }
-"""Of the record, each with what tells its rows apart."""
+"""Section of the record → the names that tell its rows apart."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is timed, and for how long."""
+    """The cases to time, and for how long."""
 
     kinds: tuple[str, ...] = tuple(KINDS)
     """Kinds of task: `sine-line`, `conv4 28×28`, `conv4 84×84`; × may be typed as x."""
@@ -69,7 +69,7 @@ class Plan:
 
 
 def measure(plan: Plan, device: torch.device, results: Path | None) -> dict[str, Any]:
-    """The record of all measurements; what is measured is kept in `results` at once, should the command be stopped."""
+    """The record of all measurements. Each is written to `results` at once, in case the command is stopped."""
     began = time.perf_counter()
     facts = {
         "device": device_name(device),
@@ -92,7 +92,7 @@ def measure(plan: Plan, device: torch.device, results: Path | None) -> dict[str,
 
 
 def _earlier(results: Path | None, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file holds of earlier commands on this machine."""
+    """The measurements of other commands on this machine, from the file."""
     nothing: dict[str, Any] = {"seconds": 0.0} | {section: [] for section in SECTIONS}
     if results is None or not results.is_file():
         return nothing
@@ -110,7 +110,7 @@ def _earlier(results: Path | None, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _put(rows: list[dict[str, Any]], row: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Add a row, or let it take the place of an earlier one with the same names; what is not measured now stays."""
+    """Add a row, or replace the one with the same names. Values that were not measured now stay."""
     places = [place for place, old in enumerate(rows) if all(old.get(name) == row.get(name) for name in names)]
     place = places[0] if places else len(rows)
     before = rows[place] if places else {}

@@ -26,7 +26,7 @@ WINDOWS = 5
 
 
 class Timing(NamedTuple):
-    """What one case costs."""
+    """The cost of one case."""
 
     seconds: float
     """Per update, the median over windows of updates."""
@@ -96,7 +96,7 @@ def initial_meta(experiment: Experiment, device: torch.device) -> Parts:
 
 
 def _median_seconds(work: Callable[[int], object], device: torch.device, seconds: float, warm_up: int) -> float:
-    """Of one call, over windows of calls that take about `seconds` together, or of a single one that takes as long."""
+    """The median time of one call, over windows of calls that take about `seconds` together, or of a single long one."""
     calls = 0
 
     def window(size: int) -> float:
@@ -123,7 +123,7 @@ def allocated_memory(device: torch.device) -> float | None:
 
 
 def _forget_memory(device: torch.device) -> None:
-    """Let go of what earlier cases have used, so that the peak is this one's."""
+    """Free the memory of the cases before, so that the peak is that of the next."""
     if device.type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()

@@ -24,7 +24,7 @@ NEAREST = {"nearest_mean": "nearest class mean", "nearest_mean_centred": "neares
 
 
 class Part(NamedTuple):
-    """What one target found."""
+    """The findings of one target."""
 
     target: str
     rows: Sequence[Row]
@@ -266,7 +266,7 @@ def _tuning_table(tried: Mapping[str, Row], score: str) -> str:
 
 
 def _made_otherwise(row: Row, target: Target) -> bool:
-    """Whether the commands of today give a row other trials, other temperatures, another length or other classes."""
+    """Whether the present commands give a row other trials, temperatures, classes or another length."""
     listed = dict(enumerate(read_trials(target.listed)[row["label"]]))
     planned = target.trials(row["label"])[0].training.updates * row.get("budget", 1.0)
     untempered = {"softmax_temperature": 1.0, "temperature_exponent": 0.0}
@@ -288,7 +288,7 @@ def _temperature(row: Row) -> Temperature:
 
 
 def _formula(temperature: Temperature) -> str:
-    """What outputs are divided by.
+    """The divisor of outputs.
 
     >>> _formula(Temperature(0.876)), _formula(Temperature(0.876, 0.25))
     ('0.88', '0.88 · odds^−0.25')

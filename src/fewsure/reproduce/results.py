@@ -10,7 +10,7 @@ from fewsure.errors import FewsureError
 
 Row = dict[str, Any]
 NEEDED = {"target": str, "label": str, "train_seed": int, "stream": str, "seed": int, "tasks": int, "updates": int}
-"""What tells a row from others, and the tasks that it was found on."""
+"""The fields that tell a row from others, and name the tasks that it was measured on."""
 
 
 def read_results(file: Path) -> list[Row]:
@@ -70,7 +70,7 @@ def merge(rows: Sequence[Row], kept: Sequence[Row]) -> list[Row]:
 
 
 def run_of(row: Row) -> tuple[str, int]:
-    """Method and seed: what a row is of."""
+    """The method and seed of a row."""
     return row["label"], row["train_seed"]
 
 

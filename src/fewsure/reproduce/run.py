@@ -1,11 +1,11 @@
 """The paper's experiments from one command: tune on validation tasks, train, evaluate on test tasks, write it all up.
 
-Of the tuning trials of a method the one with the lowest validation NLL (a proper score: it rewards small errors and
-honest spread) is trained in full for each seed and evaluated once on the test tasks. Validation and test tasks of
+A method's best tuning trial has the lowest validation NLL, a proper score that rewards small errors and honest spread.
+Its settings are trained in full for each seed and evaluated once on the test tasks. Validation and test tasks of
 images have classes of their own. `targets.py` has the experiments.
 
-What is finished is not done again, so a command that was interrupted, or that is run for some methods at a time, goes
-on where the last one stopped.
+Finished work is not done again. A command that was interrupted, or that runs some methods at a time, goes on where the
+last one stopped.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ NEAREST_MEAN_TASKS = 10_000
 VALIDATION = "validation.json"
 """The file of a trial's folder that holds its scores."""
 SCORED = ("tasks", "accuracy", "mse", "nll", "ece", "softmax_temperature", "temperature_exponent")
-"""Those that are kept with the results."""
+"""The values that results keep of each trial."""
 
 
 class Job(NamedTuple):
@@ -61,7 +61,7 @@ class Reproduction:
     """One experiment in a folder: a sub-folder for each method, in it one for each trial and for each seed."""
 
     name: str
-    """Of the target."""
+    """The target's."""
     folder: Path
     device: torch.device
     budget: float
@@ -93,7 +93,7 @@ class Reproduction:
             side_by_side(self.do, chains, jobs, show)
 
     def stages(self, method: str) -> list[list[Job]]:
-        """What a method takes: tuning trials, and when they are all done a training for each seed."""
+        """The stages of a method: its tuning trials, then a training for each seed."""
         return [
             [Job(method, "trial", number) for number in range(len(self.target.trials(method)))],
             [Job(method, "seed", seed) for seed in range(self.seeds)],
@@ -132,7 +132,7 @@ class Reproduction:
         return self._train(folder, experiment, 1.0, job.number)
 
     def _best_trial(self, method: str) -> int:
-        """The number of the trial with the lowest validation NLL, of those that did not diverge."""
+        """The number of the trial with the lowest validation NLL. Trials that diverged do not count."""
         scores = []
         for job in self.stages(method)[0]:
             if (self._folder(job) / VALIDATION).is_file():
@@ -221,7 +221,7 @@ class Reproduction:
         return [Run.open(file.parent) for file in sorted(self.folder.glob("*/seed-*/config.json"))]
 
     def _facts(self, run: Run) -> Row:
-        """What a row says of a run beside its scores."""
+        """The fields of a run's row beside its scores."""
         training, data, algorithm = run.experiment.training, run.experiment.data, run.experiment.record()["algorithm"]
         method = run.folder.parent.name
         if method not in self.target.methods:
@@ -242,7 +242,7 @@ class Reproduction:
         }
 
     def _trials(self, method: str) -> list[Row]:
-        """What each trial of a method found on validation tasks."""
+        """The scores of each trial of a method on validation tasks."""
         trials = []
         listed, today = read_trials(self.target.listed)[method], self.target.trials(method)
         for file in sorted((self.folder / method).glob(f"trial-*/{VALIDATION}")):
@@ -255,7 +255,7 @@ class Reproduction:
 
 
 def _nearest_means(experiment: Experiment) -> Row:
-    """On features: what the nearest class mean reaches on test tasks, alone and, if the head is, with sets centred."""
+    """On features: scores of the nearest class mean on test tasks, alone and, if the head is, with sets centred."""
     data = experiment.data
     try:
         pool = data.stored_features("test")
@@ -270,7 +270,7 @@ def _nearest_means(experiment: Experiment) -> Row:
 
 
 def _options(tried: Experiment, listed: Mapping[str, Collection[str]], today: Experiment) -> dict[str, Row]:
-    """The options of a trial that its list names, and those that are others than it would have today."""
+    """The options of a trial that its list names, and the options whose present values differ."""
     there, asked = tried.record(), today.record()
     options: dict[str, Row] = {}
     for group in GROUPS:

@@ -1,7 +1,7 @@
 """The experiments of the paper: which methods on which tasks.
 
-Each method gets the same number of updates and the same number of tuning trials, which differ in the options that a
-file of `trials/` lists.
+Each method gets the same number of updates and the same number of tuning trials. A file of `trials/` lists the options
+in which trials differ.
 """
 
 import dataclasses
@@ -29,11 +29,11 @@ class Target:
     trial_share: float = 0.2
     """Updates of a tuning trial, as a share of the full training's."""
     test_seed: int = 1
-    """Of the final evaluation's tasks. A new round of results has its own: the last have been looked at."""
+    """The seed of the final evaluation's tasks. A new round of results takes a new one, since the last tasks were seen."""
 
     @property
     def methods(self) -> list[str]:
-        """Those that solve its kind of task."""
+        """The methods that solve its kind of task."""
         return list(read_trials(self.listed))
 
     def trials(self, method: str) -> list[Experiment]:
