@@ -4,7 +4,7 @@
     learner.train(updates=1_000)
     p = learner.adapt(x_support, y_support).predict(x)
 
-What is named here is the public interface. It is loaded when it is first asked for.
+The names here are the public interface. Each is loaded when it is first asked for.
 """
 
 from importlib import import_module

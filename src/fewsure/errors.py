@@ -9,7 +9,7 @@ class FewsureError(Exception):
 
 
 class Diverged(FewsureError):
-    """Training stopped because its numbers were no longer finite."""
+    """Training stopped because its numbers were not finite."""
 
 
 def require(condition: bool, name: str, expected: str, given: object) -> None:

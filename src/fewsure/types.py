@@ -16,7 +16,7 @@ Params = dict[str, Tensor]
 """The weights of one network, by name."""
 
 Parts = dict[str, Params]
-"""Named groups of weights: what an algorithm meta-learns (ψ, ω₀ …), and what it holds of one task after adapting."""
+"""Named groups of weights: the meta-parameters of an algorithm (ψ, ω₀ …), or its posterior of one task."""
 
 Noise = dict[str, Tensor]
 """The random numbers of one task, by the name that the algorithm gave them."""
@@ -25,10 +25,10 @@ Info = dict[str, Tensor]
 """Scalars that a person wants to see, by name. Nothing is computed from them."""
 
 Facts = dict[str, Tensor]
-"""What is known of a task and no method sees, by name: its true function, the classes or the group it was made from."""
+"""Facts of a task that no method sees, by name: its true function, the classes or the group it was made from."""
 
 Records = Mapping[str, Tensor]
-"""What an evaluation records of tasks, by name, with a leading dimension of tasks."""
+"""Records of tasks in an evaluation, by name, with a leading dimension of tasks."""
 
 Kind = Literal["regression", "classification"]
 
@@ -173,13 +173,13 @@ class Algorithm(Protocol):
     own_density: ClassVar[bool] = False
     """Whether `predictive` gives the density of a number; else numbers vary around functions by one noise for all."""
     theorem: ClassVar[Literal["Theorem 1", "Theorem 2"] | None] = None
-    """The PAC-Bayes theorem that says something of its posteriors: the first of one task, by its `posterior_kl`;
+    """The PAC-Bayes theorem on its posteriors: the first, of one task, by its `posterior_kl`;
     the second of new tasks, by a posterior over θ."""
     rounds: ClassVar[bool] = False
     """Whether it has matrices that the precision `bf16` rounds."""
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
-        """Draw the initial meta-parameters; there may be none."""
+        """Draw the initial meta-parameters, if there are any."""
         ...
 
     def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:

@@ -42,9 +42,9 @@ class Bmaml(Algorithm):
     first_order: bool = True
     """Take the directions of SVGD as constants (cheaper); off, differentiate through them."""
     likelihood_scale: float = 0.3
-    """s: the log-likelihood of a set of examples is −s · its mean loss. In the upper level the best particles of a task
-    count more the larger it is, so that particles specialise and disagree more; towards 0 all count the same. The step
-    size of a particle's loss is α·s."""
+    """s: the log-likelihood of a set of examples is −s · its mean loss. The larger s is, the more the best particles of
+    a task count in the upper level, so that particles specialise and disagree. Near 0 all count the same. The step size
+    of a particle's loss is α·s."""
     prior_std: float | None = None
     """σ of a Gaussian prior N(0, σ² I) on a task's weights; `none` for a flat one."""
     chaser: bool = False

@@ -20,7 +20,7 @@ class ProtoNet(Algorithm):
     """Prototypical networks (Snell et al., 2017): the nearest class mean in a learned embedding.
 
     The embedding is the base network without its last layer. A task's posterior is its prototypes, so nothing is
-    trained on a new task, and the number of classes and examples may differ between training and testing. For
+    trained on a new task. The number of classes and examples may differ between training and testing. It is for
     classification only.
     """
 

@@ -35,7 +35,7 @@ class Simpa(Algorithm):
     """PAC-Bayes meta-learning with implicit task-specific posteriors (SImPa; Nguyen et al.).
 
     A generator turns noise into the weights of a task's network. Adapting moves the generator so that its networks fit
-    the support set, at the price of their divergence from a prior; both levels minimise a PAC-Bayes bound. `--preset
+    the support set, at the price of their divergence from a prior. Both levels minimise a PAC-Bayes bound. `--preset
     paper` has every value as the paper prints it; docs/methods/simpa.md says where and why the defaults differ.
     """
 
@@ -53,11 +53,12 @@ class Simpa(Algorithm):
     first_order: bool = False
     """Take the inner gradients as constants (cheaper); off, differentiate through them."""
     clip: Literal["hard", "none", "bounded"] = "none"
-    """The loss that is trained on: `hard` clamps it to [0, 1] as the paper does (no gradient above 1); `none` trains
-    on the loss as it is and clamps only in the reported bound; `bounded` is a smooth loss in [0, 1]."""
+    """The loss that is trained on. `hard` clamps it to [0, 1] as the paper does (no gradient above 1). `none` trains on
+    the loss as it is and clamps only in the reported bound. `bounded` is a smooth loss in [0, 1]."""
     kl: Literal["moment", "moment+critic", "critic", "semi-implicit", "none"] = "moment"
-    """How KL[q(w) ‖ p(w)] is estimated: `critic` by the paper's φ-network; `moment` in closed form from q's means and
-    variances; `moment+critic` by both; `semi-implicit` by an upper bound, given weight noise; `none` leaves it out."""
+    """How KL[q(w) ‖ p(w)] is estimated: `critic` by the paper's φ-network, `moment` in closed form from q's means and
+    variances, `moment+critic` by both. `semi-implicit` takes an upper bound, given weight noise; `none` leaves the KL
+    out."""
     kl_samples: int = 32
     """m_φ, samples of w that estimate the KL."""
     form: Literal["paper", "log"] = "log"
@@ -83,11 +84,11 @@ class Simpa(Algorithm):
     generator_hidden: tuple[int, ...] = (256, 512)
     """Hidden units of the generator's layers."""
     scaled_generator: bool = False
-    """Divide the inputs of each of the generator's layers by the root of their number: its step sizes then mean what
-    they mean for the base network itself. Off in the paper."""
+    """Divide the inputs of each of the generator's layers by the root of their number. Step sizes that suit the base
+    network then suit the generator. Off in the paper."""
     initial_weights: Literal["generator", "network"] = "generator"
     """How generated weights start: as the generator's own initial weights map z, or around initial weights of the
-    `network`, each layer's of the size that suits it, with a tenth of that spread."""
+    `network`. Each layer's weights then have the size that suits it, and a tenth of that as spread."""
     components: int = 1
     """K, generators that start, learn and adapt each by itself: q is their mixture. 1 in the paper; each takes as many
     operations as the first."""

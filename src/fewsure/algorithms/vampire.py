@@ -1,8 +1,7 @@
 """VAMPIRE (Nguyen, Do and Carneiro, 2020, "Uncertainty in model-agnostic meta-learning using variational inference").
 
-lower level:  λ descends the variational free energy of the support set, as `gaussian.py` writes it
-upper level:  θ minimises the expected negative log-likelihood of the query examples (here per example, and times τ),
-                  E_{q(w; λ_K)}[ℓ(query)]
+lower level:   λ descends the variational free energy of the support set, as `gaussian.py` writes it
+upper level:   θ minimises E_{q(w; λ_K)}[ℓ(query)]: the negative log-likelihood, here per example and times τ
 """
 
 from dataclasses import dataclass

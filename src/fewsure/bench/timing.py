@@ -96,7 +96,7 @@ def initial_meta(experiment: Experiment, device: torch.device) -> Parts:
 
 
 def _median_seconds(work: Callable[[int], object], device: torch.device, seconds: float, warm_up: int) -> float:
-    """The median time of one call, over windows of calls that take about `seconds` together, or of a single long one."""
+    """The median time of a call, over windows of calls that take about `seconds` together, or of a single long one."""
     calls = 0
 
     def window(size: int) -> float:

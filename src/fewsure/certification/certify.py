@@ -1,8 +1,7 @@
 """All certificates of one run, which `fewsure certify` prints and keeps.
 
-Each statement holds on its own: the held-out certificate with confidence 1 − δ, Theorem 1 of a task and Theorem 2 with
-confidence 1 − δ, a prediction set with probability 1 − α. They may therefore look at the same tasks; no joint
-confidence is claimed.
+Each statement holds on its own. The held-out certificate, Theorem 1 of a task and Theorem 2 have confidence 1 − δ, a
+prediction set has probability 1 − α. They may therefore look at the same tasks; no joint confidence is claimed.
 """
 
 import json
@@ -61,12 +60,12 @@ class Request:
     alpha: float = 0.1
     """α: prediction sets and intervals hold the truth with probability 1 − α."""
     method: Method = "betting"
-    """How the expected loss is bounded: `betting` adapts to the spread of the losses, `chernoff` is tight where a loss
-    is 0 or 1, `both` pays for the better of the two with half of δ each."""
+    """How the expected loss is bounded. `betting` adapts to the spread of the losses. `chernoff` is tight where a loss
+    is 0 or 1. `both` takes the better of the two, each with half of δ."""
     unit: Unit | None = None
-    """What a new task is: another draw of the same sampler, classes and groups (`tasks`), or one of new classes or of a
-    new group (`new-tasks`), which assumes that they are a random sample, and has fewer tasks, since none may share a
-    class or a group; `none` for new-tasks on data of your own, and tasks elsewhere."""
+    """The kind of a new task. `tasks`: another draw from the same classes or groups. `new-tasks`: a task of new classes
+    or of a new group, if they are a random sample. It has fewer tasks, since no two may share a class or a group.
+    `none`: new-tasks on data of your own, and tasks elsewhere."""
     bound_samples: int = 200
     """Networks drawn behind Theorem 1 of each task, or draws of θ, adaptation noise and z behind Theorem 2."""
     verify: int = 0

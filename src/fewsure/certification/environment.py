@@ -8,8 +8,8 @@ The unit says what a new task is:
 | `tasks` | any number of draws of the sampler | another draw, from the same classes or groups |
 | `new-tasks` | tasks that have no class, and no group, in common | of classes, or of a group, that nobody has seen |
 
-Where tasks are made of classes, the test pool is split into a calibration half, which the statements are about, and a
-test half, which shows whether they carry over to other classes. The split goes by a hash of the classes' names, or of
+Where tasks are made of classes, the test pool is split in two. The statements are about the calibration half; the
+test half shows whether they carry over to other classes. The split goes by a hash of the classes' names, or of
 the groups' where all classes of a task are of one group. Groups of rows are few as a rule: a certificate takes all of
 them, and coverage is measured by leaving one out.
 """
@@ -86,9 +86,8 @@ class Environment:
     assumed: str
     """The assumption without which the statements are void."""
     unseen: Mapping[str, FreshTasks]
-    """Where tasks come from that the statements have not seen, on which they can be checked, by name: `other tasks` of
-    the same environment (none if the certified ones are all there are), `other classes` or `other groups` of the test
-    half."""
+    """Sources of tasks that can check the statements, by name. `other tasks` are of the same environment, and absent if
+    all its tasks are certified. `other classes` or `other groups` are of the test half."""
     checksum: str | None
     """The checksum of the data behind the certified tasks, if there are any."""
 

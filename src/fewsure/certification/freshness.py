@@ -1,9 +1,9 @@
 """A record of the data that a run was trained on, so that none of it can certify the run.
 
-`data.json` holds an id of each class (or task of rows) that was there to train on or to choose by, the checksum of each
-split, and the random streams that training draws from. A run that starts at another run's checkpoint holds that run's
+`data.json` holds an id of each class (or task of rows) of the training and validation split. It also holds the checksum
+of each split, and the random streams of training. A run that starts at another run's checkpoint holds that run's
 record, too. An id is a hash of the name: a run can be passed on without the names. Classes and tasks that were given in
-Python have names by their position alone; there it is a hash of the examples as they were given.
+Python have no name but their position. Their id is a hash of the examples as they were given.
 """
 
 import dataclasses

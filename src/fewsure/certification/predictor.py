@@ -1,9 +1,9 @@
 """The predictor that is certified, and that predicts: a checkpoint, and one draw of every random number that it uses.
 
-θ, the noise of adaptation and the latents of the sampled functions are drawn once, on the CPU, from (seed, "certify",
-"draws"), and are the same for every task. The predictor is then one function of a task's support set and a query point,
-so that the scores of exchangeable tasks are exchangeable, and what was certified is what `fewsure.Learner` computes.
-The draws are stored with the calibration: whoever wants coverage adapts and predicts with `draws_of`.
+θ, the noise of adaptation and the latents of the functions are drawn once, on the CPU, from (seed, "certify", "draws").
+They are the same for every task. The predictor is then one function of a task's support set and a query point, so the
+scores of exchangeable tasks are exchangeable. `fewsure.Learner` computes the same function: the draws are stored with
+the calibration, and predictions with coverage use `draws_of`.
 """
 
 import hashlib
@@ -114,7 +114,7 @@ def with_coverage(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Prediction sets (N, C) of true and false, or intervals (lower (N,), upper (N,)), that hold the truth.
 
-    `outputs` (S, N, C) are those of `calibration.samples` functions at the N query points of one task with `shot`
+    `outputs` (S, N, C) come from `calibration.samples` functions at the N query points of one task. The task has `shot`
     support examples (of each class, or in all for regression). A task that differs from the calibration tasks is
     refused. `coverage` is marginal: the probability for one point of a new task of `calibration.environment`. With too
     few calibration tasks for it, every label belongs to a set, and an interval is the whole line.

@@ -1,12 +1,12 @@
 """Theorem 2 of a SImPa run, on fresh tasks of its training sampler, every term with what it is worth.
 
 The T tasks (a mini-batch's) are drawn once. Then θ, the noise of adaptation, z and the noise on the weights are drawn
-afresh S times, for one w of each task, or of each component of its posterior. Each draw s gives
+afresh S times. A draw has one w of each task, or of each component of its posterior. Each draw s gives
 
     a_s = mean over tasks and query points of ℓ(w) clipped at 1,       G_s = G(z) of each w, (T·K, n),
 
-whose expectations over q are bounded with δ/20 each; the rest of δ is the theorem's. Without weight noise there is
-no upper bound on KL[q(w) ‖ p(w)], which is infinite: the bound is then printed with a lower estimate, and called so.
+whose expectations over q are bounded with δ/20 each; the rest of δ is the theorem's. Without weight noise
+KL[q(w) ‖ p(w)] is infinite and has no upper bound: Theorem 2 is then printed with a lower estimate, and called so.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Work that is done again and again on a GPU, recorded once as a CUDA graph and replayed.
 
-A replay costs the host one call, whatever the work does. What differs from one time to the next must lie in tensors
-that stay where they are, and in the seed of the work's generator.
+A replay costs the host one call, whatever the work does. Only the content of tensors
+that stay where they are, and the seed of the work's generator, may differ from one replay to the next.
 """
 
 import warnings

@@ -16,7 +16,7 @@ Precision = Literal["tf32", "float32", "bf16"]
 _ROUNDS: ContextVar[bool] = ContextVar("large matrices are rounded", default=False)
 
 LARGE = 2**18
-"""Numbers of a matrix that is worth rounding: what is saved on smaller ones is lost in the rounding itself."""
+"""Numbers of a matrix that is worth rounding. On smaller ones the rounding costs more than it saves."""
 
 
 @contextmanager
@@ -24,8 +24,8 @@ def precision(wanted: Precision) -> Iterator[None]:
     """How numbers may be rounded in matrix products, by the whole process.
 
     `float32` rounds nothing. `tf32` rounds the inputs of products to TF32 (10 bits of fraction) on a GPU, and nothing
-    on a CPU. `bf16` does that too, and SImPa then rounds the large matrices of its generator and its critic, on any
-    device, with what they are multiplied with.
+    on a CPU. With `bf16`, SImPa also rounds the large matrices of its generator and its critic, and their other
+    factors, on any device.
     """
     switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [switch.allow_tf32 for switch in switches]
@@ -41,7 +41,7 @@ def precision(wanted: Precision) -> Iterator[None]:
 
 @contextmanager
 def precision_on_cpu(wanted: Precision) -> Iterator[None]:
-    """What `precision` does to work on a CPU, by this thread alone."""
+    """`precision` for work on a CPU, by this thread alone."""
     token = _ROUNDS.set(wanted == "bf16")
     try:
         yield

@@ -27,8 +27,8 @@ def take_step(params: Params, gradient: Params, lr: float) -> Params:
 def gradient_of(objective: Objective, params: Params, *, first_order: bool, clip_norm: float | None = None) -> Params:
     """∇objective(params), scaled down to a norm of `clip_norm` where it is longer.
 
-    First order takes the gradient as a constant: a step along it then differentiates as the identity, so that the
-    meta-gradient is the query gradient at the adapted weights, and nothing of the step itself is recorded.
+    First order takes the gradient as a constant. A step along it then differentiates as the identity, and nothing of
+    the step is recorded. The meta-gradient is the query gradient at the adapted weights.
     """
     gradient: Params = torch.func.grad(objective)(detach(params) if first_order else params)
     return gradient if clip_norm is None else clip(gradient, clip_norm)
@@ -65,7 +65,7 @@ def scale(gradient: Params, factor: Tensor) -> Params:
 
 
 def require_clip_norm(norm: float | None) -> None:
-    """Refuse a limit on the norm of gradients in a task that is none."""
+    """Refuse a limit on the norm of gradients in a task that is not above 0."""
     require(norm is None or norm > 0, "inner_clip_norm", "a number above 0, or none", norm)
 
 

@@ -58,7 +58,7 @@ SMALL_IMAGE = 32 * 32
 
 
 def better_looped(network: Network, device: torch.device, *, shared_layer: bool = False) -> bool:
-    """Whether many networks are faster one after the other: on a CPU, those that convolve (`benchmarks/vectorised.py`).
+    """Whether many networks are faster one after the other: on a CPU, convolutions (`benchmarks/vectorised.py`).
 
     In training, tasks that share a large layer gain more by passing over it together than small images lose.
     """

@@ -44,8 +44,8 @@ class Episodes:
     def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
         """A meta-batch: support x of shape (T, way · shot, …), query likewise, labels 0 … way − 1 in order.
 
-        The facts are the numbers that a task's `classes` have in the pool, (T, way), and the `groups` that it is made
-        of: the number of its one group, or else its classes.
+        The facts are the numbers of a task's `classes` in the pool, (T, way), and its `groups`: its one group, or else
+        its classes.
         """
         groups = torch.randint(len(self._members), (tasks,), generator=generator, device=generator.device)
         return self.sample_of(choose(self._members[groups], self._way, generator), generator)

@@ -68,7 +68,7 @@ def evaluate_in_shards(
 ) -> dict[str, Any]:
     """The object that `evaluate --json` prints; the records of the single tasks are in the store, shard by shard.
 
-    Shards that the store has are not computed again. What they took counts in `seconds`, and nothing else in the object
+    Shards that the store has are not computed again. Their time counts in `seconds`, and nothing else in the object
     tells where an evaluation was interrupted. `progress` hears how many tasks are done.
     """
     start = time.perf_counter()
@@ -158,7 +158,7 @@ def identity(experiment: Experiment, meta: Parts, *, seed: int, stream: Split) -
 
 @cache
 def _code_checksum() -> str:
-    """SHA-256 of this package's sources: what other code has found is never taken for what this one would find."""
+    """SHA-256 of this package's sources: records of other code are never reused."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes())

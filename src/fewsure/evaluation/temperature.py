@@ -22,21 +22,20 @@ class Temperature:
     """T = `at_even_odds` · odds^(−`exponent`), where odds is how sure a task's predictions are together.
 
     It is the geometric mean, over the query points, of p / (1 − p), with p the largest class probability at temperature
-    1. New classes differ in difficulty by more than the sureness of a network's predictions does: with a positive
-    exponent a task whose predictions are surer than others has them made surer still. They then depend on the other
-    query points.
+    1. New classes differ in difficulty by more than the sureness of a network's predictions shows. A positive exponent
+    makes the predictions of a sure task surer still. They then depend on the other query points.
     """
 
     at_even_odds: float = 1.0
     exponent: float = 0.0
     of_mixture: bool = False
-    """Whether it is the mixture's. Networks that are each sure and disagree make a mixture that is not sure, whatever
-    their own temperature; its own can be sure of what most of them say."""
+    """Whether it is the mixture's. Networks that are sure and disagree make an under-confident mixture, whatever their
+    own temperature. The temperature of the mixture mends that."""
 
     def divide(self, outputs: Float[Tensor, "S N C"]) -> Float[Tensor, "R N C"]:
         """The outputs of S functions at a task's N query points, divided by its temperature.
 
-        Of the mixture, those of one function, which has its class probabilities.
+        For a mixture, the outputs of one function that has its class probabilities.
 
         >>> sure, unsure = torch.tensor([[[3.0, 0.0]]]), torch.tensor([[[1.0, 0.0]]])
         >>> Temperature(2.0).divide(sure)[0, 0, 0], Temperature(1.0, 0.1).divide(sure)[0, 0, 0]

@@ -36,10 +36,11 @@ class Learner:
         adapted = learner.adapt(x_support, y_support)
         p = adapted.predict(x)
 
-    `data` is the name of a data set ("sine-line", "omniglot"), `fewsure.Table(…)` or `fewsure.Images(…)`, a list or a
-    generator of tasks (x, y), examples by class ({class: examples}), or a pair of examples and labels. Any option of
-    the method, the data, the network or the training may be named, as `fewsure train METHOD --help` lists them. With
-    `out`, the run lives in that folder from the start, and goes on there after an interruption, in another process too.
+    `data` is the name of a data set ("sine-line", "omniglot"), `fewsure.Table(…)`, or `fewsure.Images(…)`. It may also
+    be a list or a generator of tasks (x, y), examples by class ({class: examples}), or a pair of examples and labels.
+    Any option of the method, the data, the network or the training may be named, as `fewsure train METHOD --help` lists
+    them. With `out`, the run lives in that folder from the start, and goes on there after an interruption, in another
+    process too.
     """
 
     def __init__(

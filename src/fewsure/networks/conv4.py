@@ -23,7 +23,7 @@ class Conv4:
     """Four blocks of 3×3 convolution, norm, ReLU and 2×2 max-pooling, and a linear layer (section 5.2).
 
     The norm has no weights of its own, which is what the paper's weight counts imply. With `batch`, images are
-    normalised by the statistics of the batch they come in, in adaptation and in testing: predictions for a query set
+    normalised by the statistics of their batch, in adaptation and in testing. Predictions for a query set
     then depend on the whole of it. With `support`, the statistics of the support set normalise both sets. `instance`
     normalises each image by itself.
 
@@ -35,7 +35,7 @@ class Conv4:
     shape: tuple[int, int, int]
     """Channels, height and width of an image."""
     outputs: int | None
-    """Of the linear layer; None for a network that ends before it."""
+    """Outputs of the linear layer; None for a network that ends before it."""
     filters: int = 32
     norm: Norm = "batch"
     support: Tensor | None = field(default=None, compare=False, repr=False)
@@ -142,7 +142,7 @@ class Conv4Options:
     """Filters of each convolution."""
     norm: Norm = "batch"
     """`batch` normalises a query set by its own statistics, so that a prediction depends on the other queries
-    (transductive, as in the paper); `support` normalises both sets by the statistics of the support set; `instance`
+    (transductive, as in the paper). `support` normalises both sets by the statistics of the support set. `instance`
     normalises each image by itself; `none` does not."""
 
     SMALLEST = 2**Conv4.BLOCKS

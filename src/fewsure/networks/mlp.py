@@ -56,12 +56,12 @@ class Mlp:
 
     sizes: tuple[int, ...]
     last: Activation = "none"
-    """What follows the last layer."""
+    """The activation after the last layer."""
     activation: Literal["relu", "silu"] = "relu"
-    """What follows the other layers."""
+    """The activation after the other layers."""
     scaled: bool = False
-    """Each layer divides its inputs by √fan_in, and its weights start √fan_in times as large. The functions to start
-    with are the same, but what a step of the weights does to them no longer grows with the widths."""
+    """Each layer divides its inputs by √fan_in, and its weights start √fan_in times as large. The initial
+    functions are the same, and the effect of a step of the weights does not grow with the widths."""
     centred: bool = False
     """Subtract the mean of a batch from each of its inputs: the differences between its examples are left."""
 
@@ -165,7 +165,7 @@ class MlpOptions:
     hidden: tuple[int, ...] = (40, 40)
     """Hidden units of each layer."""
     activation: Literal["relu", "silu"] = "relu"
-    """What follows each hidden layer: `relu`, or the smooth `silu`, x·sigmoid(x)."""
+    """The activation after each hidden layer: `relu`, or the smooth `silu`, x·sigmoid(x)."""
 
     def __post_init__(self) -> None:
         require(all(units > 0 for units in self.hidden), "hidden", "layer sizes above 0", self.hidden)

@@ -20,8 +20,8 @@ class GaussianPosterior:
     """q(w; λ) = N(w; mean, diag std²),  λ = (mean, ln std).
 
     Meta-parameters and adapted posteriors are groups of named weights, {"mean": …, "log_std": …}. While a task adapts,
-    λ is two flat vectors of the network's n weights, {"mean": (n,), "log_std": (n,)}: `vectors` and `groups` go from
-    one to the other.
+    λ is two flat vectors of the network's n weights, {"mean": (n,), "log_std": (n,)}. `vectors` and `groups` convert
+    between the two.
     """
 
     network: Network

@@ -5,8 +5,11 @@ After K steps of size η with S samples each
 
     W_task = W − η Σ_k H_kᵀ Δ_k,        H_k (S, hidden), Δ_k (S, n),
 
-so a task holds all −η H_k, one below the other, as `left` and all Δ_k as `right`, of rank K·S, and
-h W_task = h W + (h leftᵀ) right with one W for all tasks. Exact for first and second order. It pays while K·S is less
+so a task holds all −η H_k, one below the other, as `left` and all Δ_k as `right`, of rank K·S. Then
+
+    h W_task = h W + (h leftᵀ) right        with one W for all tasks.
+
+This is exact for first and second order. It pays while K·S is less
 than the number of hidden units; beyond that, a task has its own copy.
 """
 
@@ -26,8 +29,10 @@ from fewsure.theory.sample_kl import KlEstimate
 from fewsure.types import Params
 
 Samples = dict[str, Tensor]
-"""The part of S samples of w, of each of K components, that an objective uses: `fit` (K, k, n), the first of them; `kl`
-(K,), a closed form of the KL of all; `all` (K, S, N ≥ n), with the zeros that pad the last layer."""
+"""The part that an objective uses of S samples of w, of each of K components.
+
+`fit` (K, k, n) are the first samples, `kl` (K,) a closed form of the KL of all. `all` (K, S, N ≥ n) has the zeros that
+pad the last layer."""
 
 
 class SampleRequest(NamedTuple):

@@ -22,7 +22,7 @@ from fewsure.networks.weights import flatten, unflatten, weight_count
 from fewsure.types import Network, Params
 
 INITIAL_SPREAD = 0.3
-"""Of the generator's last layer, as a share of an ordinary start: networks begin near one another."""
+"""The spread of the generator's last layer, as a share of an ordinary start: networks begin near one another."""
 FIRST_WEIGHT, FIRST_BIAS = 10.0, 4.0
 LOG_STD = (-6.0, 1.0)
 """Between which ln σ is kept."""

@@ -1,7 +1,7 @@
 """A mixture of K components: posteriors of one family, stacked, each of which starts, learns and adapts by itself.
 
-Training minimises the mean of the components' own bounds. A mixture's risk is the mean of its components' risks, and
-its KL at most the mean of their KLs: with these, a theorem holds for the mixture.
+Training minimises the mean of the components' own bounds. A mixture's risk is the mean of its components' risks.
+Its KL is at most the mean of their KLs. With these two, a theorem holds for the mixture.
 """
 
 from collections.abc import Mapping, Sequence

@@ -80,7 +80,7 @@ def noise_results(result: Result) -> list[Result]:
 
 
 def group_notes(result: Mapping[str, Any]) -> list[str]:
-    """What the intervals of a result on a user's own data are over, and what they rest on.
+    """The groups that intervals on a user's own data are over, and the assumption of few groups.
 
     >>> group_notes({"groups": 4, "grouped_by": "person"})
     ['intervals: over 4 groups (person); so few hold 95 % where the scores of groups are normal']

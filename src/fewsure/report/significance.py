@@ -62,7 +62,7 @@ class _Pair:
     def may_be_equal(self) -> bool:
         """Whether p ≥ 0.05, or the 95 % interval of the difference of calibration errors, over resamples, holds 0.
 
-        Of one group alone nothing is known of others, and any two may be equal there.
+        One group alone says nothing of others, and any two runs may be equal there.
         """
         if self._score not in ERRORS:
             return not is_significant(self._values.test())

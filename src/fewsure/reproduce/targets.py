@@ -29,7 +29,8 @@ class Target:
     trial_share: float = 0.2
     """Updates of a tuning trial, as a share of the full training's."""
     test_seed: int = 1
-    """The seed of the final evaluation's tasks. A new round of results takes a new one, since the last tasks were seen."""
+    """The seed of the final evaluation's tasks. A new round of results takes a new one, since the last tasks were
+    seen."""
 
     @property
     def methods(self) -> list[str]:

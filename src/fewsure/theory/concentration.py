@@ -141,8 +141,8 @@ def betting_limit(values: Float[Tensor, "*B N"], delta: float, seed: int = 0) ->
         capital_t(m) = Π_{i ≤ t} (1 + λ_i(m) (m − X_i)),   λ_i(m) = min(√(2 ln(1/δ) / (N v_{i−1})), 0.9/(1 − m)),
 
     v the running variance, regularised by ¼. If the mean is m or more, the capital is a non-negative supermartingale
-    and reaches 1/δ with probability at most δ (Ville). The bets depend on m through their cap alone, so that every
-    factor rises with m: the means that are not rejected form an interval [0, U), and bisection returns its outer end.
+    and reaches 1/δ with probability at most δ (Ville). The bets depend on m through their cap alone, so every factor
+    rises with m. The means that are not rejected form an interval [0, U), and bisection returns its outer end.
 
     The order of the values must not depend on them; it is drawn from the seed, which must be chosen before looking. A
     limit below the sample's own mean, which luck early in the order can give, is raised to it.

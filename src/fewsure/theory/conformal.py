@@ -6,14 +6,16 @@ query points. With the threshold
     q̂ = quantile of level 1 − α of   Σ_k Σ_i δ(score_ki) / ((K + 1) N_k)  +  δ(+∞) / (K + 1)
 
 the set {y : score(x, y) ≤ q̂} contains the true label with probability at least 1 − α. Each task weighs the same,
-however many points it has. The probability is over the calibration tasks, the new task and its point: it is marginal,
-and holds for one point, not for all points of a task at once. If no two scores are equal, it is at most
-1 − α + 1/(K + 1) for tasks with equally many points, and 1 − α + (1 + max_k 1/N_k)/(K + 1) for any.
+however many points it has. The probability is over the calibration tasks, the new task and its point. It is marginal:
+it holds for one point, not for all points of a task at once. If no two scores are equal, it is at most
+
+    1 − α + 1/(K + 1)                       for tasks with equally many points,
+    1 − α + (1 + max_k 1/N_k)/(K + 1)       for any tasks.
 
 q̂ is infinite, and the set holds every label, if K < 1/α − 1: so few tasks cannot support that coverage.
 
-Sets and intervals err outwards. Scores are in double precision, but networks compute in single precision, and their
-sums depend on how many queries there are: one point's score at calibration and at prediction differ by that rounding.
+Sets and intervals err outwards. Scores are in double precision, but networks compute in single precision. Their sums
+depend on the number of queries, so one point's score at calibration and at prediction differ by that rounding.
 """
 
 import json
@@ -61,8 +63,8 @@ def label_scores(probabilities: Float[Tensor, "*T N C"]) -> Float[Tensor, "*T N 
 def probability_scores(probabilities: Float[Tensor, "*T N C"], y: Int[Tensor, "*T N"]) -> Float[Tensor, "*T N"]:
     """1 − p(y), in double precision: the score of classification.
 
-    It makes the smallest sets on average where the probabilities are right. (Cumulative scores, "adaptive
-    prediction sets", spread the coverage more evenly over easy and hard points, for larger sets; a few-shot task with
+    It makes the smallest sets on average where the probabilities are right. (Cumulative scores, "adaptive prediction
+    sets", spread the coverage more evenly over easy and hard points. Their sets are larger, and a few-shot task with
     five classes has little to gain.) A set may be empty: no label fits as well as a share 1 − α of the true ones did.
 
     >>> probability_scores(torch.tensor([[0.75, 0.25]]), torch.tensor([0]))
@@ -77,7 +79,7 @@ def residual_scores(
     """|y − mean| / spread, in double precision: the score of regression.
 
     `spread`, above 0, makes intervals wide where the sampled functions disagree. Add the standard deviation of the
-    observation noise to it, so that no interval collapses where they all agree; a spread of 1 leaves the residual.
+    observation noise to it, so that no interval collapses where they all agree. A spread of 1 leaves the residual.
 
     >>> residual_scores(torch.tensor([1.0]), torch.tensor([3.0]), torch.tensor([0.5]))
     tensor([4.], dtype=torch.float64)

@@ -7,7 +7,7 @@
 | `moment_kl` | samples of any q, to N(0, σ²I) | `moment_reading` | lower estimate (unbiased for a Gaussian q) |
 | `donsker_varadhan` | samples of q and p under a critic φ | `critic_reading` | lower estimate, up to ln(m_φ) |
 
-A PAC-Bayes bound made from a lower estimate is itself an estimate, never a guarantee: `fewsure.theory.pac_bayes` takes
+A PAC-Bayes bound made from a lower estimate is itself an estimate, never a guarantee. `fewsure.theory.pac_bayes` takes
 readings, and calls a bound rigorous only if each of them is exact or an upper bound.
 """
 
@@ -83,7 +83,7 @@ def semi_implicit_kl(means: Float[Tensor, "*K S n"], std: float, prior_std: floa
 def semi_implicit_reading(means: Float[Tensor, "S *T n"], std: float, prior_std: float, delta: float) -> Reading:
     """An upper bound on the (mean over tasks of the) KL that fails with probability δ over the S draws.
 
-    `means` are S independent draws of G(z), of one task or each of the same T tasks; θ and the noise of adaptation may
+    `means` are S independent draws of G(z), of one task or each of the same T tasks. θ and the noise of adaptation may
     be drawn anew with each z, since the convexity of the KL covers them too. G ends in tanh, so ‖G(z)‖²/n lies in
     [0, 1], and its expectation is below the betting limit with probability 1 − δ. Weights outside [−1, 1] are refused.
 
@@ -103,8 +103,8 @@ def semi_implicit_reading(means: Float[Tensor, "S *T n"], std: float, prior_std:
 def moment_kl(samples: Float[Tensor, "*K S n"], prior_std: float) -> Float[Tensor, "*K"]:
     """KL[r ‖ N(0, σ²I)] of the Gaussian r with q's means and variances, corrected for the number of samples.
 
-    For a q with a density KL[q ‖ p] = KL[r ‖ p] + KL[q ‖ r], since ln r/p is a sum of quadratics in single weights and
-    r matches q's moments; so this is a lower bound on the KL in the population. The plug-in value from S samples is
+    For a q with a density KL[q ‖ p] = KL[r ‖ p] + KL[q ‖ r]. Here ln r/p is a sum of quadratics in single weights,
+    and r matches q's moments. So this is a lower bound on the KL in the population. The plug-in value from S samples is
     biased up, for a Gaussian q by exactly
 
         n/2 · [ln((S−1)/2) − digamma((S−1)/2)]  +  Σ v/(2Sσ²),
@@ -146,7 +146,7 @@ def standardise(samples: Float[Tensor, "*K S n"]) -> Float[Tensor, "*K S n"]:
 def donsker_varadhan(on_posterior: Float[Tensor, "*K S"], on_prior: Float[Tensor, "*K R"]) -> Float[Tensor, "*K"]:
     """E_q[φ] − ln E_p[e^φ] ≤ KL[q ‖ p], from the critic's values on samples of each (Lemma 1 and Eq. (12)).
 
-    A lower bound in the population only. On samples that φ was trained on it is biased up, and no lower bound above
+    A lower bound in the population only. On samples that φ was trained on it is biased up. No lower bound above
     ln(number of samples) can be had with high confidence (McAllester and Stratos, 2020).
 
     >>> donsker_varadhan(torch.zeros(4), torch.zeros(4))

@@ -1,7 +1,7 @@
 """Held-out certificates: fresh tasks bound the expected loss on one more task of the same environment.
 
-A certificate needs tasks that had no part in training or in any choice: it says nothing about how the model came to be,
-and so holds for every method. The unit of the statement defines "a new task":
+A certificate needs tasks that had no part in training or in any choice. It assumes nothing about the model, and so
+holds for every method. The unit of the statement defines "a new task":
 
 | unit | tasks are independent draws of | so the statement is about |
 |---|---|---|
@@ -48,8 +48,8 @@ class HeldOut:
 def held_out(losses: Float[Tensor, " N"], delta: float, method: Method = "betting") -> HeldOut:
     """The certificate of N independent held-out tasks, one loss in [0, 1] each (such as the share of errors).
 
-    The method is part of the statement: choose it before looking at the losses, or take `both`, which pays for the
-    choice with half of δ each. `betting` adapts to the spread of the losses; `chernoff` is tight where a task's loss is
+    The method is part of the statement: choose it before looking at the losses. `both` pays for the choice with half
+    of δ each. `betting` adapts to the spread of the losses; `chernoff` is tight where a task's loss is
     0 or 1.
 
     >>> certificate = held_out(torch.full((1000,), 0.25), delta=0.05)
@@ -79,9 +79,9 @@ def split_classes(names: Collection[str]) -> tuple[tuple[str, ...], tuple[str, .
 def disjoint_tasks(classes: int, way: int, seed: int) -> Int[Tensor, "T way"]:
     """As many tasks of `way` classes as there are without using a class twice, in an order drawn from the seed.
 
-    If the classes are independent draws from all classes, so are these tasks, and a certificate of them speaks of
-    classes that nobody has seen; tasks that share classes are independent only given the pool. If the classes are
-    exchangeable, so are the tasks, which is all that conformal prediction needs.
+    If the classes are independent draws from all classes, so are these tasks. A certificate of them speaks of new
+    classes. Tasks that share classes are independent only given the pool. If the classes are exchangeable, so are the
+    tasks; conformal prediction needs no more.
 
     >>> disjoint_tasks(11, way=5, seed=0).shape
     torch.Size([2, 5])

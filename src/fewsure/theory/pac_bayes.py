@@ -73,7 +73,7 @@ def theorem_1_of_draws(
 ) -> Theorem1:
     """Theorem 1 with probability 1 − δ over the examples and S draws of w from q, each with its mean loss on them.
 
-    The draws' error is paid: E_q of the loss is below its betting limit with probability 1 − share · δ, and the
+    The draws' error is paid. E_q of the loss is below its betting limit with probability 1 − share · δ, and the
     theorem holds with ε = (1 − share) · δ. `theorem_1` takes that limit for the loss, in which it rises.
 
     >>> settings = {"examples": 50, "delta": 0.1, "share": 0.05, "form": "kl"}
@@ -96,9 +96,9 @@ def theorem_2(
     kl form: R_i = U − loss, U = kl⁻¹(loss, (KL[q(w) ‖ p(w)] + ln(2√m T²/((T−1)ε))) / m),
              R₀ = kl⁻¹(U, (KL[q(θ) ‖ p(θ)] + ln(2√T · T/ε)) / T) − U.
 
-    The theorem holds with the loss and the KL averaged over the T tasks (their examples equal in number): the root and
-    the kl-inverse are concave. The average of each task's own R_i is smaller and holds too. The kl form's R₀ must come
-    from averages.
+    The theorem holds with the loss and the KL averaged over the T tasks, whose examples are equal in number: the root
+    and the kl-inverse are concave. The average of each task's own R_i is smaller and holds too. The kl form's R₀
+    must come from averages.
 
     >>> import torch
     >>> zero = torch.tensor(0.0)
@@ -184,7 +184,7 @@ def bound_one_task(
 ) -> Bound:
     """Theorem 1 from readings. The theorem's ε is the part of δ that the readings have not used up.
 
-    `loss` is E_q[ℓ] on the m examples, in [0, 1]; a mean over finitely many w is an `estimate` of it, and
+    `loss` is E_q[ℓ] on the m examples, in [0, 1]. A mean over finitely many w is an `estimate` of it, and
     `fewsure.theory.concentration.mean_reading` an upper bound. `caveats` names the assumptions that do not hold.
 
     >>> exact = Reading(0.1, "exact")

@@ -40,10 +40,10 @@ class Training:
     """The share of each meta-parameter, times the learning rate, that a step takes off; `adam` adds it to the gradient
     instead."""
     momentum: float = 0.9
-    """Of `sgd`."""
+    """The momentum of `sgd`."""
     schedule: Schedule = "cosine"
-    """How the learning rate goes on after its warm-up: `cosine` and `linear` fall to 0, `step` divides by 10 after a
-    half and three quarters of the updates, `constant` stays."""
+    """The learning rate after its warm-up: `cosine` and `linear` fall to 0, `constant` stays. `step` divides by 10
+    after a half and three quarters of the updates."""
     lr_warm_up: int = 0
     """Updates over which the learning rate rises linearly."""
     clip_norm: float | None = 10.0
@@ -163,7 +163,7 @@ def from_values(values: Mapping[str, Any], *, source: str, partial: bool = False
 
 
 def load_preset(name: str, algorithm: str, data: str) -> Experiment:
-    """The named preset of an algorithm on a data set; what its file does not set keeps its default.
+    """The named preset of an algorithm on a data set. Options that its file does not set keep their defaults.
 
     A file holds tables that all methods share (`[data]`, `[network]`, `[training]`) and one table per method, whose
     own `[METHOD.algorithm]`, `[METHOD.training]` … come on top. A file that `extends` another preset of the data set,

@@ -57,8 +57,8 @@ def train(
 ) -> Parts:
     """Train a run to its end, from its last checkpoint if it has one. Returns the meta-parameters.
 
-    Each update draws its tasks and noise from (seed, update) alone, so a run that was interrupted ends in the same
-    numbers as one that was not. A new run begins with the method's `fit` on the training groups. When `stop()` turns
+    Each update draws its tasks and noise from (seed, update) alone, so an interrupted run ends in the same numbers as
+    an undisturbed one. A new run begins with the method's `fit` on the training groups. When `stop()` turns
     true, the update in hand is finished and checkpointed. With `validation`, the best checkpoint so far is kept too.
     After `max_skipped` updates in a row whose numbers are not finite, training stops with the last checkpoint.
     Processes that `torchrun` has started share the tasks.

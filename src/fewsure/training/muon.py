@@ -12,7 +12,7 @@ from torch import Tensor
 
 MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the odd polynomial that drives singular values to about 1."""
+"""Coefficients of the odd polynomial that drives singular values to about 1."""
 ITERATIONS = 5
 LIKE_ADAM = 0.2
 LEAST_SIDE, MOST_UNEQUAL = 16, 8

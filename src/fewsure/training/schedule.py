@@ -11,8 +11,8 @@ STEPS = (0.5, 0.75)
 def learning_rate(update: int, updates: int, *, peak: float, schedule: Schedule, warm_up: int = 0) -> float:
     """The rate of update number `update` = 0, 1, …: linear up to `peak` over `warm_up` updates, then the schedule.
 
-    Over the updates that remain, `cosine` and `linear` fall from `peak` to 0, `step` divides by 10 after a half and
-    after three quarters, and `constant` stays.
+    Over the updates that remain, `cosine` and `linear` fall from `peak` to 0, and `constant` stays. `step` divides by
+    10 after a half and after three quarters.
 
     >>> [learning_rate(u, 4, peak=1.0, schedule="cosine") for u in (0, 2)]
     [1.0, 0.5]

@@ -31,7 +31,7 @@ class Trouble(NamedTuple):
 
     updates: int
     terms: list[str]
-    """What was not finite in the first of them, in words; the cause comes first."""
+    """The terms that were not finite in the first of them, in words; the cause comes first."""
 
 
 class MetaUpdate:
@@ -75,7 +75,7 @@ class MetaUpdate:
         self._count += 1
 
     def means(self) -> dict[str, float]:
-        """The logged scalars, averaged over the updates since `forget_means`, and the share of those that were skipped.
+        """The logged scalars, averaged over the updates since `forget_means`, and the share of skipped updates.
 
         If all were, there are no averages. Waits for the device.
         """

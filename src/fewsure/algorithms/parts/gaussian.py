@@ -1,6 +1,6 @@
-"""What ABML and VAMPIRE share: a diagonal Gaussian posterior per task, adapted by gradient steps on its free energy.
+"""Shared by ABML and VAMPIRE: a diagonal Gaussian posterior per task, adapted by gradient steps on its free energy.
 
-prior of a task's weights:  p(w; θ) = N(μ_θ, diag σ_θ²), whose parameters are what is meta-learned
+prior of a task's weights:  p(w; θ) = N(μ_θ, diag σ_θ²), whose parameters are meta-learned
 likelihood:                 p(y | x, w) ∝ exp(−ℓ(y, f(x; w)) / τ)
 posterior of a task:        q(w; λ) = N(μ_λ, diag σ_λ²), λ starting at θ
 lower level, k = 1..K:      λ_k = λ_{k-1} − α ∇ { E_q[ℓ(support)]  +  (β τ / m) KL[q(w; λ_{k-1}) ‖ p(w; θ)] }
@@ -36,8 +36,8 @@ class GaussianMethod(Algorithm):
     """Take the inner gradients as constants (cheaper); off, differentiate through them. First order does not see that
     a step overshoots, and needs a smaller `inner_lr`."""
     temperature: float = 1.0
-    """τ, the scale of the loss in the likelihood: 2σ² if it is a squared error and the labels carry noise of standard
-    deviation σ, 1 if it is a cross-entropy."""
+    """τ, the scale of the loss in the likelihood. It is 1 for a cross-entropy, and 2σ² for a squared error of labels
+    with noise of standard deviation σ."""
     kl_weight: float = 1.0
     """β, the weight of KL[q ‖ p]; 1 is the paper's objective."""
     train_samples: int = 5

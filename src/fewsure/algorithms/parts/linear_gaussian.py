@@ -77,7 +77,7 @@ def posterior_covariance(conditioned: Conditioned, cross: Tensor, prior: Tensor)
 
 
 def log_evidence(covariance: Tensor, residual: Tensor, noise_std: Tensor, known: Tensor | None = None) -> Tensor:
-    """ln N(y; m(X), K + σ² I) from the residuals y − m(X) (n, 1), of all labels or of those that are `known` (n,)."""
+    """ln N(y; m(X), K + σ² I) from the residuals y − m(X) (n, 1), of all labels or of the `known` ones (n,)."""
     factor = cholesky(add_noise(covariance, noise_std, known))
     residual = residual if known is None else residual * known.unsqueeze(-1)
     whitened = torch.linalg.solve_triangular(factor, residual, upper=False)
@@ -100,7 +100,7 @@ def condition_weights(features: Tensor, y: Tensor, mean: Tensor, std: Tensor, no
 
 
 def condition_mean(features: Tensor, y: Tensor, mean: Tensor, std: Tensor, noise_std: Tensor) -> Tensor:
-    """The posterior mean (P, C) alone, of C targets y (n, C): of n equations, for more weights than examples."""
+    """The posterior mean (P, C) alone, of C targets y (n, C), from n equations: for more weights than examples."""
     covariance = (features * std.square()) @ features.mT
     factor = cholesky(add_noise(covariance, noise_std))
     residual = torch.cholesky_solve(y - features @ mean, factor)

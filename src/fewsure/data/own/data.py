@@ -105,8 +105,8 @@ class OwnRegression(OwnRows, Regression):
 class OwnClassification(OwnRows, Classification):
     """Tasks whose classes are those of a user's own rows. Inputs are scaled as the training classes' rows say.
 
-    Where rows belong to tasks, a class is a class of one task, all classes of a task meet there, and whole tasks are
-    held out. Elsewhere any classes may meet, and classes are held out. A class with fewer than shot + query examples is
+    Where rows belong to tasks, a class belongs to one task. All classes of a task meet there, and whole tasks are held
+    out. Elsewhere any classes may meet, and classes are held out. A class with fewer than shot + query examples is
     left out.
     """
 

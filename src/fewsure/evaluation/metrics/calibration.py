@@ -19,9 +19,9 @@ def quantile_reliability(
 ) -> Float[Tensor, " L"]:
     """The share of noisy observations below each quantile of the sampled predictions.
 
-    At each level the quantile of the S predictions at x (linear between order statistics), then the Gaussian CDF of it
-    around the noise-free truth with the observation noise's standard deviation, averaged over x. A calibrated model
-    gives the levels back; a deterministic one about ½ at every level.
+    At each level it takes the quantile of the S predictions at x (linear between order statistics). Then it takes the
+    Gaussian CDF of that around the noise-free truth, with the standard deviation of the noise, averaged over x. A
+    calibrated model gives the levels back; a deterministic one about ½ at every level.
 
     >>> quantile_reliability(torch.zeros(1, 1), torch.zeros(1), noise_std=0.3)[[0, 10]]
     tensor([0.5000, 0.5000])
@@ -81,8 +81,8 @@ def confidence_cells(confidence: Float[Tensor, " N"], correct: Bool[Tensor, " N"
 def adaptive_calibration_error(cells: Float[Tensor, "cells 2"], bins: int = BINS) -> Float[Tensor, ""]:
     """ECE over bins that hold equally many examples, in the order of their confidence.
 
-    `cells` is a table that `confidence_cells` made. A cell in which a bin ends is divided in proportion, so that the
-    order of examples whose confidences are equal, of which many are exactly 1, has no effect.
+    `cells` is a table that `confidence_cells` made. A cell in which a bin ends is divided in proportion, so the
+    order of examples with equal confidences has no effect. Many confidences are exactly 1.
 
     >>> table = confidence_cells(torch.tensor([0.5, 0.5, 1.0, 1.0]), torch.tensor([True, False, True, True]))
     >>> adaptive_calibration_error(table, bins=2)

@@ -1,7 +1,7 @@
 """Predictive densities of a label: mixtures of K Gaussians at each of N points.
 
-A method that has no density of its own predicts with S functions and one noise for all points: that is the mixture of S
-Gaussians N(f_s(x), noise_std²), each of weight 1/S.
+A method that has no density of its own predicts with S functions and one noise for all points. Its density is the
+mixture of S Gaussians N(f_s(x), noise_std²), each of weight 1/S.
 """
 
 import math
@@ -32,7 +32,7 @@ def mean(density: Mixture) -> Float[Tensor, " N"]:
 
 
 def std_of_means(density: Mixture) -> Float[Tensor, " N"]:
-    """The part of the standard deviation that is between the components: what more examples would remove."""
+    """The part of the standard deviation that is between the components. More examples would reduce it."""
     deviations = density.means - mean(density).unsqueeze(-1)
     return (density.weights * deviations.square()).sum(-1).sqrt()
 

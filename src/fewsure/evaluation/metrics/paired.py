@@ -44,7 +44,7 @@ class PairedScores:
         self._difference.add(first.double() - second.double(), groups)
 
     def test(self) -> PairedTest:
-        """t = mean(d) / error(d) of the differences d: of tasks, or of groups where tasks are not independent."""
+        """t = mean(d) / error(d) of the differences d between tasks, or groups where tasks are not independent."""
         mean, degrees = self._difference.mean(), self._difference.degrees
         t = p_value = None
         if degrees > 0:

@@ -1,17 +1,16 @@
 """From one record per task to means and their 95 % intervals, over what is independent.
 
-Tasks that are each drawn anew are independent. Tasks of a user's own data are not: there are as many independent
-scores as there are groups of rows or classes, however many tasks are drawn from them. A task then says which `groups`
-it is made of (T, w): one group of rows, or the w classes that it shares with other tasks. With the mean m_g over the
-tasks of group g, and G groups:
+Tasks that are each drawn anew are independent. Tasks of a user's own data are not. There are as many independent scores
+as groups of rows, or classes, however many tasks are drawn from them. A task then names its `groups` (T, w): one group
+of rows, or the w classes that it shares with other tasks. With the mean m_g over the tasks of group g, and G groups:
 
     mean           m = 1/G Σ_g m_g
     pseudo-values  p_g = m + w (G − 1) / (G − w) (m_g − m)
     interval       m ± t_{G−1} std(p) / √G, with Student's 97.5 % quantile
 
 For w = 1 the pseudo-values are the groups' means, so that the interval is exact where these are normal. For w classes
-it is the jackknife that leaves out one class with all its tasks, where all sets of w classes are drawn equally often;
-elsewhere it errs on the wide side. Where there are no more than w groups, nothing is known about others: no interval.
+drawn in all sets equally often, it is the jackknife that leaves out one class with all its tasks. Elsewhere it errs on
+the wide side. Where there are no more than w groups, nothing is known about others: no interval.
 
 Tasks come piece by piece, and memory does not grow with their number.
 """
@@ -96,8 +95,8 @@ class TaskTotal:
     def intervals(self, errors: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[list[float], ...] | None:
         """[2.5 %, 97.5 %] over resamples, of statistics of the mean record (B, *D) such as (ECE, MCE).
 
-        Groups are resampled by their pseudo-values. As they are few, the levels are those that Student's quantile would
-        have (the expanded percentile interval of Hesterberg, 2015). None where there is no interval.
+        Groups are resampled by their pseudo-values. As they are few, the levels are those of Student's quantile
+        (the expanded percentile interval of Hesterberg, 2015). None where there is no interval.
 
         Calibration errors are not means over tasks (what they compare is averaged first), so they have no standard
         error. Chance adds to each |gap|: the estimate is biased upwards, and its resamples twice as much. The interval

@@ -1,8 +1,8 @@
 """Scores of regression tasks whose truth nobody knows: against the labels that were observed.
 
-The predictive distribution of a label at x is a mixture of Gaussians: the method's own, or N(f_s(x), noise_std²) around
-the values of the S sampled functions. The noise's standard deviation is given by the user or learned from validation
-tasks (`fewsure.evaluation.calibrate`); it belongs to the predictor. Of each query point with the label y:
+The predictive distribution of a label at x is a mixture of Gaussians: the method's own, or N(f_s(x), noise_std²) of the
+S sampled functions. The noise's standard deviation is given by the user or learned from validation
+tasks (`fewsure.evaluation.calibrate`); it belongs to the predictor. Each query point with the label y gives:
 
     squared error     (mean of f_s(x) − y)²
     NLL               −ln 1/S Σ_s N(y; f_s(x), noise_std²)
@@ -10,8 +10,8 @@ tasks (`fewsure.evaluation.calibrate`); it belongs to the predictor. Of each que
                       is the share of points with 1/S Σ_s Φ((y − f_s(x)) / noise_std) ≤ level
 
 A calibrated predictor has reliability = level. `without_noise` is the same reliability for the quantiles of the S
-function values alone, which is what the headline protocol of sine-line measures: functions know nothing of the noise on
-labels, so that even the right ones look too sure there.
+function values alone, as in the headline protocol of sine-line. Functions know nothing of the noise on labels, so even
+the right ones look over-confident there.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """Scores of regression tasks.
 
-The headline protocol: quantiles of exactly 32 sampled function values (a method with fewer, such as a point estimate,
-gives what it has), no observation noise, no temperature or other scaling after training; squared error of the mean
+The headline protocol takes quantiles of exactly 32 sampled function values, or fewer where a method has fewer. There is
+no observation noise, no temperature and no other scaling after training. The squared error is that of the mean
 prediction against noisy query labels.
 
 The metric is easily gamed: adding N(0, noise_std²) to the sampled values makes any model look calibrated. That variant

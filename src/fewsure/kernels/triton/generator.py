@@ -5,8 +5,8 @@ y = tanh(mapped + bias + inner·right)                 inner (G, S, r), the firs
 KL of the samples, its gradient δ before tanh         as in `fewsure.kernels.triton.moments`
 
 A program has all samples of some columns, and passes over them twice: for their moments, and for δ. The gradient of an
-objective is c·δ, where c is its derivative in the KL; to the rows of the first k samples, which are returned, it adds
-their own. No pass is spent on c: a row keeps its δ beside a scale, which is c, or 1 for those few rows.
+objective is c·δ, where c is its derivative in the KL. The rows of the first k samples are returned, so their own
+gradient is added. No pass is spent on c: a row keeps its δ beside a scale, which is c, or 1 for those few rows.
 """
 
 import torch
@@ -92,8 +92,8 @@ def add_fit_gradient(
 ) -> tuple[Tensor, Tensor | None]:
     """Let the first k rows of δ, and those of `store` from `first` on, be the whole gradient of the samples handed out.
 
-    Returns the gradient of the bias (G, N), and the products of those rows with the rows of `right` (G, k, r), which is
-    there only if they are few.
+    Returns the gradient of the bias (G, N), and the products of those rows with the rows of `right` (G, k, r). These
+    products exist only if the rows are few.
     """
     groups, count, weights = fit.shape
     columns = delta.shape[2]

@@ -1,8 +1,8 @@
 """The moment-matched KL of many posteriors at once, and its gradient: one pass over the samples for each.
 
-m, v = mean and variance over S samples of each weight (v + floor, so that its logarithm is finite)
-KL = Σ ½ [ v/σ² + m²/σ² − 1 − ln(v/σ²) ] − v/(2Sσ²)
-∂KL/∂w_s = m/(Sσ²) + (w_s − m)/(S − 1) · [ 1/σ² − 1/v − 1/(Sσ²) ]
+m, v       = mean and variance over S samples of each weight (v + floor, so that its logarithm is finite)
+KL         = Σ ½ [ v/σ² + m²/σ² − 1 − ln(v/σ²) ] − v/(2Sσ²)
+∂KL/∂w_s   = m/(Sσ²) + (w_s − m)/(S − 1) · [ 1/σ² − 1/v − 1/(Sσ²) ]
 """
 
 import torch
