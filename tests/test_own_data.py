@@ -92,7 +92,7 @@ def test_rows_become_tasks_that_are_scaled_by_the_training_rows(groups_csv: Path
     pools = {split: data.pool(split) for split in SPLITS}
     assert [len(pool.classes) for pool in pools.values()] == [12, 4, 4]  # the group of 3 rows is left out
     assert len({name for pool in pools.values() for name in pool.classes}) == 20
-    train = pools["train"].examples.double()
+    train = dataclasses.replace(data, shot=1, query=1).pool("train").examples.double()
     torch.testing.assert_close(train.mean(0), torch.zeros(3).double(), atol=1e-5, rtol=0)
     torch.testing.assert_close(train.std(0, correction=0), torch.ones(3).double(), atol=1e-5, rtol=0)
     task, facts = data.tasks("test", CPU).sample(50, streams.generator(0, "own"))
@@ -362,8 +362,8 @@ WRONG_TABLES: list[tuple[str | None, dict[str, object], str]] = [
     (CSV, {"features": ("y",)}, "to be columns to predict from, but `y` is no input"),
     (CSV, {"task_column": "y"}, "a column for each thing .*, but `y` is named for two .*; name another for one"),
     (CSV, {"features": "x"}, "expected `features` to be a list of any number of values, but got 'x'"),
-    (CSV, {"shot": "two"}, "expected `shot` to be of type int, but got 'two'"),
-    (CSV, {"shot": 5}, r"takes 7 rows \(shot . query\), but the largest of 10 tasks has 4; lower --shot"),
+    (CSV, {"shot": "two"}, "expected `shot` to be a whole number or a range, 5 or 1-10, but got 'two'"),
+    (CSV, {"shot": 5}, r"takes 7 rows \(shot . query\), but the largest of 6 tasks has 4; lower --shot"),
     (with_column("part"), {"split_column": "part"}, "splits to be train, validation or test, but got 'late'"),
     (CSV, {"shares": (0.5, 0.5, 0.5)}, "three numbers above 0 .* that add up to 1"),
 ]

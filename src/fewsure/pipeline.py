@@ -47,7 +47,8 @@ def start_run(folder: Path, experiment: Experiment, *, resume: bool, start: Star
 def _start_run(folder: Path, experiment: Experiment, resume: bool, start: Start | None) -> Run:
     if not (resume and (folder / "config.json").exists()):
         for split in needed_splits(experiment):  # what cannot be trained on leaves nothing behind
-            experiment.data.tasks(split, torch.device("cpu"))
+            shots = experiment.data.training_shots if split == "train" else (experiment.data.test_shot,)
+            experiment.data.tasks(split, torch.device("cpu")).with_shot(shots[-1])
         return _begun(Run.create(folder, experiment), start)
     run = Run.open(folder)
     experiment = dataclasses.replace(experiment, data=experiment.data.prepared())
@@ -153,7 +154,7 @@ def _validation(experiment: Experiment, every: int, device: torch.device) -> Val
         try:
             with silenced():
                 ready = calibrated_at(experiment, meta, device, tasks=VALIDATION_TASKS)
-            summary, _ = evaluate(ready, meta, tasks=VALIDATION_TASKS, seed=1, stream="validation")
+            summary, _ = evaluate(ready.with_shot(), meta, tasks=VALIDATION_TASKS, seed=1, stream="validation")
         except Diverged:
             return float("inf")
         return float(summary["nll"]["mean"])
@@ -169,15 +170,17 @@ def evaluate_run(
     seed: int,
     stream: Split = "test",
     checkpoint: str = LAST,
+    shot: int | None = None,
 ) -> dict[str, Any]:
     """Evaluate a checkpoint on unseen tasks, and keep the result in the run folder.
 
+    Tasks have `shot` support examples, or so many of each class; by default as many as the run's data test with.
     Shards that an interrupted evaluation has finished are taken up.
     """
     found = run.load(device, checkpoint)
     meta = found.meta
     last = checkpoint == LAST
-    experiment = calibrated(run, device) if last else calibrated_at(run.experiment, meta, device)
+    experiment = (calibrated(run, device) if last else calibrated_at(run.experiment, meta, device)).with_shot(shot)
     records = identity(experiment, meta, seed=seed, stream=stream)
     with ProgressLine(f"evaluating {run.experiment.algorithm_name}") as line:
         summary = evaluate_in_shards(

@@ -165,7 +165,7 @@ def _calibration(predictor: CertifiedPredictor, records: Records, **facts: Any) 
         draws=predictor.draws.flat(),
         score=score,
         way=way,
-        shot=experiment.data.shot,
+        shot=experiment.data.test_shot,
         query=values.shape[1] // (way or 1),
         transductive=experiment.transductive,
         samples=SAMPLES,

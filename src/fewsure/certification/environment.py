@@ -117,7 +117,7 @@ def _of_sampler(experiment: Experiment, source: str, device: torch.device) -> En
 
 def _of_rows(experiment: Experiment, unit: Unit, seed: int, device: torch.device) -> Environment:
     data = experiment.data
-    tasks = RowTasks(data.pool("test").to(device), shot=data.shot, query=data.query)
+    tasks = RowTasks(data.pool("test").to(device), shot=data.test_shot, query=data.query)
     groups, size = len(tasks.pool.classes), f"{data.needed_examples} rows (shot + query)"
     if unit == "tasks":
         return _of_sampler(experiment, f"new draws from the {groups} tasks of its test split", device)
@@ -130,7 +130,7 @@ def _of_rows(experiment: Experiment, unit: Unit, seed: int, device: torch.device
 
 def _described(experiment: Experiment, source: str) -> str:
     data, dependence = experiment.data, _dependence(experiment)
-    return f"{experiment.data_name}, {source}, {data.shot}-shot, {data.query_size} query points, {dependence}"
+    return f"{experiment.data_name}, {source}, {data.test_shot}-shot, {data.query_size} query points, {dependence}"
 
 
 def _dependence(experiment: Experiment) -> str:
@@ -145,13 +145,13 @@ def _of_classes(experiment: Experiment, unit: Unit, seed: int, device: torch.dev
     def fresh(part: Pool, which: str) -> FreshTasks:
         where = f"{name} test pool, {which} half"
         episodes = Episodes(
-            part.to(device), way=way, shot=data.shot, query=data.query, within_group=grouped, name=where
+            part.to(device), way=way, shot=data.test_shot, query=data.query, within_group=grouped, name=where
         )
         made = f"{len(part.classes)} of {len(pool.classes)} classes"
         if grouped:
             made = f"{len(set(part.groups))} of {len(set(pool.groups))} groups, {made}"
         description = (
-            f"{where} ({made}), {way}-way{' of one group' if grouped else ''} {data.shot}-shot, {data.query} "
+            f"{where} ({made}), {way}-way{' of one group' if grouped else ''} {data.test_shot}-shot, {data.query} "
             f"queries per class, {_dependence(experiment)}{alone}"
         )
         if unit == "tasks":

@@ -130,13 +130,13 @@ def with_coverage(
 
 
 def load_predictor(run: Run, device: torch.device) -> tuple[str, Experiment, Checkpoint]:
-    """(the digest that names it, the experiment with what was learned, the last checkpoint).
+    """(the digest that names it, the experiment with what was learned as it tests, the last checkpoint).
 
     The digest comes first: if training replaces the checkpoint meanwhile, what is made with it is refused.
     """
     calibrated(run, device)  # what is learned is part of what the digest is of
     digest = checkpoint_digest(run)
-    return digest, calibrated(run, device), run.load(device)
+    return digest, calibrated(run, device).with_shot(), run.load(device)
 
 
 def checkpoint_digest(run: Run) -> str:

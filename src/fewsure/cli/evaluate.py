@@ -7,6 +7,7 @@ evaluation of fewer tasks ended, and ends in the same numbers. Memory does not g
 examples:
   fewsure evaluate runs/simpa
   fewsure evaluate runs/simpa --tasks 100000 --json
+  fewsure evaluate runs/simpa --shot 3                        with other numbers of examples
   fewsure evaluate runs/simpa --checkpoint best               what `fewsure train --keep-best` has kept
   torchrun --nproc-per-node=4 -m fewsure evaluate runs/simpa --tasks 10000
 """
@@ -31,12 +32,16 @@ class Options(Common):
     """Chooses tasks and noise. Test tasks have a random stream of their own, apart from training's."""
     checkpoint: str = "last"
     """`last`, `best`, or the number of updates of a checkpoint that was kept."""
+    shot: int | None = None
+    """Support examples of a task, or of each of its classes; `none` for the number that the run was trained with, or
+    the middle of its range."""
 
 
 def main(arguments: list[str]) -> None:
     """Evaluate and print."""
     options = parse("evaluate", Options, arguments, __doc__)
     require(options.tasks >= 2, "tasks", "at least 2", options.tasks)
+    require(options.shot is None or options.shot >= 1, "shot", "at least 1 example", options.shot)
     from fewsure.core.distributed import is_rank_zero, process_group
     from fewsure.pipeline import evaluate_run
     from fewsure.report.evaluation_tables import evaluation_tables
@@ -45,6 +50,8 @@ def main(arguments: list[str]) -> None:
 
     run = Run.open(options.run)
     with process_group(options.device) as device:
-        summary = evaluate_run(run, device, tasks=options.tasks, seed=options.seed, checkpoint=options.checkpoint)
+        summary = evaluate_run(
+            run, device, tasks=options.tasks, seed=options.seed, checkpoint=options.checkpoint, shot=options.shot
+        )
         if is_rank_zero():
             print(json.dumps(summary)) if options.json else print_tables(evaluation_tables([summary]))

@@ -7,6 +7,7 @@ import ast
 import os
 import signal
 import sys
+import warnings
 from importlib import import_module
 from pathlib import Path
 
@@ -83,9 +84,15 @@ def _dispatch(arguments: list[str]) -> int:
     require_known("command", name, COMMANDS)
     from fewsure.core.progress import silenced
 
-    with silenced("--json" in rest):
+    with silenced("--json" in rest), warnings.catch_warnings():
+        warnings.showwarning = _show_warning
         import_module(f"fewsure.cli.{name}").main(rest)
     return 0
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning is one line, as an error is."""
+    print(f"fewsure: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def _summary(name: str) -> str:

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
-from fewsure.core.config import field_types, is_learned, optional
+from fewsure.core.config import Range, field_types, is_learned, optional, range_text, read_range
 from fewsure.errors import FewsureError
 
 Options = TypeVar("Options")
@@ -63,7 +63,7 @@ def add_options(parser: Parser, kind: type, *, defaults: Any = None, title: str 
             shown = f" (default: {'on' if default else 'off'})" if defaults is not None else ""
             group.add_argument(_flag(field.name), action=action, default=default, help=_escape(help_text + shown))
         else:
-            shown = _shown(default)
+            shown = _shown(default, types[field.name])
             help_text += f" (default: {shown})" if shown else ""
             group.add_argument(_flag(field.name), **settings, default=default, help=_escape(help_text))
 
@@ -105,9 +105,11 @@ def _escape(text: str) -> str:
     return text.replace("%", "%%")
 
 
-def _shown(default: Any) -> str:
+def _shown(default: Any, hint: Any) -> str:
     if default is None:
         return "none"
+    if optional(hint)[0] == Range:
+        return range_text(default)
     return " ".join(str(value) for value in default) if isinstance(default, tuple) else str(default)
 
 
@@ -122,8 +124,12 @@ def _parsing(hint: Any) -> dict[str, Any]:
     if hint is bool:
         return {}
 
-    def parse(text: str) -> Any:
-        return None if may_be_none and text == "none" else hint(text)
+    read, name, shown = (
+        (read_range, "number or range", "N or N-M") if hint == Range else (hint, hint.__name__, SHOWN[hint])
+    )
 
-    parse.__name__ = hint.__name__  # argparse names it in its errors
-    return {"type": parse, "metavar": SHOWN[hint]}
+    def parse(text: str) -> Any:
+        return None if may_be_none and text == "none" else read(text)
+
+    parse.__name__ = name  # argparse names it in its errors
+    return {"type": parse, "metavar": shown}

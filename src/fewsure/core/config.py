@@ -5,6 +5,8 @@ import json
 import math
 import types
 from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -15,6 +17,8 @@ LEARNED = {"option": False}
 """Metadata of a field that a record holds, but that is learned from data instead of given as an option."""
 UNRECORDED = {"option": False, "record": False}
 """Metadata of a field that lives in Python alone."""
+Range = int | tuple[int, int]
+"""A whole number, or the least and the most of several: 5 or (1, 10), as text `5` or `1-10`."""
 
 
 def to_record(options: Any) -> dict[str, Any]:
@@ -72,10 +76,41 @@ def is_learned(field: "dataclasses.Field[Any]") -> bool:
 
 def optional(hint: Any) -> tuple[Any, bool]:
     """(T, True) of `T | None`, else (hint, False)."""
-    if get_origin(hint) in (Union, types.UnionType):
-        (inner,) = (member for member in get_args(hint) if member is not type(None))
-        return inner, True
-    return hint, False
+    members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return reduce(or_, (member for member in members if member is not type(None))), type(None) in members
+
+
+def ends(value: Range) -> tuple[int, int]:
+    """The least and the most of a range.
+
+    >>> ends(5), ends((1, 10))
+    ((5, 5), (1, 10))
+    """
+    return (value, value) if isinstance(value, int) else value
+
+
+def range_text(value: Range) -> str:
+    """A range as the command line has it.
+
+    >>> range_text(5), range_text((1, 10))
+    ('5', '1-10')
+    """
+    return "-".join(map(str, sorted(set(ends(value)))))
+
+
+def read_range(value: Any) -> Range:
+    """A range as it was given; a ValueError if it is none.
+
+    >>> read_range("1-10"), read_range([3, 3]), read_range("7")
+    ((1, 10), 3, 7)
+    """
+    parts = value.split("-") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+    if not 1 <= len(parts) <= 2 or any(isinstance(part, (bool, float)) for part in parts):
+        raise ValueError(value)
+    least, most = int(parts[0]), int(parts[-1])
+    if not 0 <= least <= most:
+        raise ValueError(value)
+    return least if least == most else (least, most)
 
 
 def checked(hint: Any, value: Any, where: str) -> Any:
@@ -85,6 +120,13 @@ def checked(hint: Any, value: Any, where: str) -> Any:
         value = value.tolist()
     if may_be_none and value in (None, "none"):  # TOML has no null
         return None
+    if hint == Range:
+        try:
+            return read_range(value)
+        except (ValueError, TypeError) as error:
+            raise FewsureError(
+                f"expected `{where}` to be a whole number or a range, 5 or 1-10, but got {value!r}"
+            ) from error
     if get_origin(hint) is Literal:
         require_known(where, str(value), get_args(hint))
         return value

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self
 
 import torch
 
+from fewsure.core.config import Range, ends
 from fewsure.data.augmentation import Augmentation, Moving
 from fewsure.data.description import DataSet
 from fewsure.data.episodes import Episodes
@@ -28,14 +29,15 @@ class Classification(Data):
 
     way: int = 5
     """N, classes of a task."""
-    shot: int = 1
-    """k, support examples per class."""
+    shot: Range = 1
+    """k, support examples per class. Of a range, `1-10`, each meta-batch in training draws a number, small ones more
+    often (log-uniform); tests have the middle."""
     query: int = 15
     """Query examples per class."""
     train_way: int | None = None
     """Classes of a task in training, where the method allows another number (protonet); `none` for --way."""
-    train_shot: int | None = None
-    """Support examples per class in training; `none` for --shot."""
+    train_shot: Range | None = None
+    """Support examples per class in training, a number or a range; `none` for --shot."""
     train_query: int | None = None
     """Query examples per class in training; `none` for --query."""
     within_group: bool = False
@@ -63,7 +65,7 @@ class Classification(Data):
             *((option, 1, "at least 1 example per class") for option in ("shot", "query", "train_shot", "train_query")),
         ):
             value = getattr(self, option)
-            require(value is None or value >= least, option, what, value)
+            require(value is None or ends(value)[0] >= least, option, what, value)
         temperature, exponent = self.softmax_temperature, self.temperature_exponent
         known = temperature is None or 0 < temperature < math.inf
         require(known, "softmax_temperature", "a number above 0, or none", temperature)
@@ -110,8 +112,16 @@ class Classification(Data):
         return self.train_way or self.way
 
     @property
+    def training_shots(self) -> tuple[int, int]:
+        return ends(self.train_shot or self.shot)
+
+    def with_shot(self, shot: int) -> Self:
+        ranged = self.train_shot is not None and not isinstance(self.train_shot, int)
+        return replace(self, shot=shot, train_shot=None if ranged else self.train_shot)
+
+    @property
     def support_size(self) -> int:
-        return self.training_outputs * (self.train_shot or self.shot)
+        return self.training_outputs * self.training_shots[0]
 
     @property
     def query_size(self) -> int:
@@ -137,7 +147,7 @@ class Classification(Data):
         return Episodes(
             pool_on(self.at_temperature_1, split, device),  # which does not depend on it
             way=self.training_outputs if training else self.way,
-            shot=(self.train_shot if training else None) or self.shot,
+            shot=self.training_shots[0] if training else self.test_shot,
             query=(self.train_query if training else None) or self.query,
             within_group=self.draws_within_group,
             augmentation=self.augmentation if training else None,
@@ -147,7 +157,8 @@ class Classification(Data):
     @property
     def needed_examples(self) -> int:
         """The larger number of testing and training, since validation classes may serve both."""
-        return max(self.shot + self.query, (self.train_shot or self.shot) + (self.train_query or self.query))
+        training = self.training_shots[0] + (self.train_query or self.query)
+        return max(ends(self.shot)[0] + self.query, training)
 
     def large_enough(self, pool: Pool, split: Split) -> Pool:
         """A split's pool without the classes that have too few examples, as a user's own data may.

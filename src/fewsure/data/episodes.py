@@ -5,6 +5,9 @@ smallest keys name the classes of a task. The examples of each class are drawn i
 a class are ∞.
 """
 
+from copy import copy
+from typing import Self
+
 import torch
 from torch import Tensor
 
@@ -36,10 +39,24 @@ class Episodes:
         self.pool = pool
         self._augmentation = augmentation
         self._shot, self._query = shot, query
-        self._way = way
+        self._way, self._name = way, name
         self._most = _most_examples(pool, shot + query, name)
         self._members = _group_members(pool, way, within_group, name)
         self._group_of = _group_numbers(pool).to(pool.starts.device) if within_group and any(pool.groups) else None
+
+    def with_shot(self, shot: int) -> Self:
+        """The same tasks with so many support examples of each class, from the classes that are large enough."""
+        other = copy(self)
+        other._shot, size = shot, shot + self._query
+        members = self._members & (self.pool.counts >= size)
+        most = int(members.sum(1).max())
+        if most < self._way:
+            raise FewsureError(
+                f"{self._name}: a task takes {self._way} classes with {size} examples (shot + query), but there are "
+                f"{most}; lower --shot, --query or --way"
+            )
+        other._members = members[members.sum(1) >= self._way]
+        return other
 
     def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
         """A meta-batch: support x of shape (T, way · shot, …), query likewise, labels 0 … way − 1 in order.
@@ -79,14 +96,26 @@ class RowTasks:
         self.pool = pool
         self._shot, self._query = shot, query
         self._most = int(pool.counts.max())
+        self._large = torch.arange(len(pool.classes), device=pool.starts.device)
+
+    def with_shot(self, shot: int) -> Self:
+        """The same tasks with so many support rows, those that are large enough."""
+        other = copy(self)
+        other._shot, size = shot, shot + self._query
+        other._large = (self.pool.counts >= size).nonzero().squeeze(1)
+        if not len(other._large):
+            raise FewsureError(
+                f"a task takes {size} rows (shot + query), but the largest has {self._most}; lower --shot or --query"
+            )
+        return other
 
     def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
         """A meta-batch: each task as likely as any other, and in it `shot` + `query` different rows.
 
         x has shape (T, N, D) and y (T, N, 1). The fact is the number of each task in the pool, as its `groups` (T, 1).
         """
-        which = torch.randint(len(self.pool.classes), (tasks,), generator=generator, device=generator.device)
-        return self.sample_of(which, generator)
+        which = torch.randint(len(self._large), (tasks,), generator=generator, device=generator.device)
+        return self.sample_of(self._large[which], generator)
 
     def sample_of(self, which: Tensor, generator: torch.Generator) -> tuple[Task, Facts]:
         """Given tasks, as numbers in the pool (T,); only their rows are drawn."""

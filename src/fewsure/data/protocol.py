@@ -1,12 +1,13 @@
 """The protocol of task distributions and data sets, with defaults: other rooms ask nothing else of data."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from fewsure.core.config import normalise_fields
+from fewsure.core.config import Range, ends, normalise_fields
 from fewsure.data.augmentation import Augmentation
 from fewsure.data.groups import PoolGroups
 from fewsure.data.memory import remembered
@@ -20,6 +21,9 @@ class Tasks(Protocol):
 
     def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
         """A meta-batch on the generator's device, and the facts about its tasks that no method sees."""
+
+    def with_shot(self, shot: int) -> "Tasks":
+        """The same tasks with so many support examples, or so many of each class."""
 
 
 class Data(Protocol):
@@ -47,8 +51,24 @@ class Data(Protocol):
     def kind(self) -> Kind: ...
 
     @property
-    def shot(self) -> int:
-        """Support examples of a task, or of each of its classes."""
+    def shot(self) -> Range:
+        """Support examples of a task, or of each of its classes; a range of them for training."""
+
+    @property
+    def training_shots(self) -> tuple[int, int]:
+        """The fewest and the most support examples of a training task, or of each of its classes."""
+        return ends(self.shot)
+
+    @property
+    def test_shot(self) -> int:
+        """Support examples of a task to test on, or of each of its classes: the middle of a range."""
+        return sum(ends(self.shot)) // 2
+
+    def with_shot(self, shot: int) -> Self:
+        """The same data, whose tasks all have so many support examples, or so many of each class."""
+        data: Any = self
+        found: Self = replace(data, shot=shot)
+        return found
 
     @property
     def query(self) -> int:
@@ -64,7 +84,7 @@ class Data(Protocol):
 
     @property
     def support_size(self) -> int:
-        """m⁽ᵗ⁾, support examples of a training task."""
+        """m⁽ᵗ⁾, support examples of a training task; the fewest of a range."""
 
     @property
     def query_size(self) -> int:
@@ -73,7 +93,7 @@ class Data(Protocol):
     @property
     def needed_examples(self) -> int:
         """Examples that a class, or a task of rows, must have; a smaller one of a user's own is left out."""
-        return self.shot + self.query
+        return ends(self.shot)[0] + self.query
 
     @property
     def fitted_scale(self) -> Scale:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fewsure.core.config import Range, ends
 from fewsure.data.protocol import Data
 from fewsure.errors import require
 from fewsure.networks.losses import regression
@@ -15,8 +16,9 @@ from fewsure.types import Kind, Model
 class Regression(Data):
     """Tasks of support and query points with a number to predict."""
 
-    shot: int = 5
-    """m⁽ᵗ⁾, support points of a task."""
+    shot: Range = 5
+    """m⁽ᵗ⁾, support points of a task. Of a range, `1-10`, each meta-batch in training draws a number, small ones more
+    often (log-uniform); tests have the middle."""
     query: int = 10
     """m⁽ᵛ⁾, query points of a task."""
     noise_std: float | None = None
@@ -28,14 +30,14 @@ class Regression(Data):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.shot >= 1, "shot", "at least 1 example", self.shot)
+        require(ends(self.shot)[0] >= 1, "shot", "at least 1 example", self.shot)
         require(self.query >= 1, "query", "at least 1 example", self.query)
         positive = self.noise_std is None or 0 < self.noise_std < math.inf
         require(positive, "noise_std", "a number above 0, or none", self.noise_std)
 
     @property
     def support_size(self) -> int:
-        return self.shot
+        return self.training_shots[0]
 
     @property
     def query_size(self) -> int:

@@ -79,7 +79,7 @@ def calibrate(experiment: Experiment, meta: Parts, device: torch.device, *, task
     Errors of the sampled functions count as noise, too.
     """
     data = experiment.data
-    experiment = dataclasses.replace(experiment, data=data.at_temperature_1)
+    experiment = dataclasses.replace(experiment, data=data.at_temperature_1).with_shot()
     shared = shared_noise(experiment, 0, "validation", device)
     count = max(1, min(tasks, POINTS // (data.outputs * data.query)) // BLOCK)
     blocks = (unseen_block(experiment, index, 0, "validation", device) for index in range(count))

@@ -112,7 +112,8 @@ def task_facts(experiment: Experiment) -> dict[str, Any]:
     data, model = experiment.data, experiment.model
     way = {"way": model.outputs} if model.kind == "classification" else {}
     grouped = {} if data.grouped_by is None else {"grouped_by": data.grouped_by}
-    return {"algorithm": experiment.algorithm_name, "data": experiment.data_name, **way, "shot": data.shot, **grouped}
+    facts = {"algorithm": experiment.algorithm_name, "data": experiment.data_name, **way, "shot": data.test_shot}
+    return facts | grouped
 
 
 def _computed(

@@ -1,6 +1,7 @@
 """One task after adapting to its few examples."""
 
 import json
+import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,11 +211,25 @@ def adapt(predictor: Predictor, x: Any, y: Any) -> Adapted:
                 "nothing to tell apart"
             )
         counts = tuple(torch.bincount(targets).tolist())
+    _warn_of_other_numbers(predictor, counts)
     model = predictor.model(1 if labels is None else len(labels.classes))
     state = predictor.state
     support = Batch(inputs.to(predictor.device), targets.to(predictor.device))
     posterior, kept = predictor.adapt(model, support, state), support if speaks_of(experiment) else None
     return Adapted(predictor, model, posterior, labels, counts, state, state.draws.predict, kept)
+
+
+def _warn_of_other_numbers(predictor: Predictor, counts: tuple[int, ...]) -> None:
+    """Warn of numbers of examples that a run over a range of them has never met."""
+    least, most = predictor.run.experiment.data.training_shots
+    if least < most and not least <= min(counts) <= max(counts) <= most:
+        each = "" if len(counts) == 1 else " of each class"
+        came = min(counts) if min(counts) < least else max(counts)
+        warnings.warn(
+            f"the run was trained with {least} to {most} examples{each}, but got {came}; compare "
+            f"`fewsure evaluate {predictor.run.folder} --shot {came}` before you rely on it",
+            stacklevel=4,
+        )
 
 
 def load_adapted(predictor: Predictor, path: str | Path) -> Adapted:

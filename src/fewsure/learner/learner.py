@@ -101,12 +101,15 @@ class Learner:
         """
         return adapt(self._trained(), x, y)
 
-    def evaluate(self, *, tasks: int = 1000, seed: int = 0, quiet: bool = False) -> dict[str, Any]:
-        """Scores on unseen tasks, as `fewsure evaluate --json` prints them."""
+    def evaluate(
+        self, *, tasks: int = 1000, seed: int = 0, shot: int | None = None, quiet: bool = False
+    ) -> dict[str, Any]:
+        """Scores on unseen tasks, as `fewsure evaluate --json` prints them; `shot` support examples in each."""
         tasks, seed = checked(int, tasks, "tasks"), checked(int, seed, "seed")
+        shot = checked(int | None, shot, "shot")
         require(tasks >= 2, "tasks", "at least 2", tasks)
         with silenced(quiet):
-            return evaluate_run(self._trained().run, self._device, tasks=tasks, seed=seed)
+            return evaluate_run(self._trained().run, self._device, tasks=tasks, seed=seed, shot=shot)
 
     def certify(
         self,

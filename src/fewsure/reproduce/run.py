@@ -264,7 +264,7 @@ def _nearest_means(experiment: Experiment) -> Row:
         return {}
     if pool is None:
         return {}
-    reached = partial(nearest_mean_accuracy, pool, shot=data.shot, tasks=NEAREST_MEAN_TASKS)
+    reached = partial(nearest_mean_accuracy, pool, shot=data.test_shot, tasks=NEAREST_MEAN_TASKS)
     found = {"nearest_mean": reached()}
     return found | {"nearest_mean_centred": reached(centred=True)} if experiment.network.centred else found
 

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -115,6 +115,13 @@ class Experiment:
     def training_model(self) -> Model:
         """The model of training tasks, which may have another number of classes."""
         return self.data.model(self.network, training=True)
+
+    def with_shot(self, shot: int | None = None) -> "Experiment":
+        """The experiment whose tasks all have so many support examples, or so many of each class.
+
+        By default as many as its data test with.
+        """
+        return replace(self, data=self.data.with_shot(self.data.test_shot if shot is None else shot))
 
     @property
     def own_density(self) -> bool:

@@ -1,9 +1,11 @@
 """One meta-update, from the random stream to the stepped meta-parameters; on a GPU it is recorded once and replayed.
 
 The recording is a CUDA graph of the whole update: sampling of tasks and noise, adaptation, meta-gradient, Adam, and the
-sums of what is logged. A replay costs the host one call, whatever the algorithm does.
+sums of what is logged. A replay costs the host one call, whatever the algorithm does. Each number of support examples
+has a recording of its own.
 """
 
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -14,6 +16,7 @@ from fewsure.core.cuda_graph import CudaGraph
 from fewsure.core.devices import precision
 from fewsure.core.distributed import task_share, weighted_sum, world_size
 from fewsure.core.vectorise import draw_noise, take
+from fewsure.data import Tasks
 from fewsure.training.engine import Engine
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.optimiser import Optimiser
@@ -26,12 +29,29 @@ def new_optimiser(meta: Parts, options: Training, device: torch.device) -> Optim
     return Optimiser(meta, device, name=options.optimiser, weight_decay=options.weight_decay, momentum=options.momentum)
 
 
+def drawn_shot(experiment: Experiment, update: int) -> int:
+    """The number of support examples (of each class) of a meta-batch: k of the range with P(k) ∝ ln(1 + 1/k)."""
+    least, most = experiment.data.training_shots
+    if least == most:
+        return least
+    generator = streams.generator(experiment.training.seed, "train", update, "shot")
+    share = float(torch.rand((), generator=generator, dtype=torch.float64))
+    return min(most, int(least * ((most + 1) / least) ** share))
+
+
 class Trouble(NamedTuple):
     """Updates in a row whose numbers are not finite, and which were therefore skipped."""
 
     updates: int
     terms: list[str]
     """The terms that were not finite in the first of them, in words; the cause comes first."""
+
+
+class _Size(NamedTuple):
+    """What updates with one number of support examples have in common."""
+
+    tasks: Tasks
+    recorded: CudaGraph[None]
 
 
 class MetaUpdate:
@@ -47,15 +67,15 @@ class MetaUpdate:
         self._optimiser = optimiser
         algorithm, model = experiment.algorithm, experiment.training_model
         self._engine = Engine.fastest(algorithm, model, device, experiment.training.chunk_size)
-        data = experiment.data
-        self._noise_spec = algorithm.noise(model, data.support_size, data.query_size)
         self._tasks = experiment.data.tasks("train", device)
+        self._tasks.with_shot(experiment.data.training_shots[1])  # what cannot be drawn is missed now
         self._share = task_share(experiment.training.tasks)
         self._generator = torch.Generator(device)
         self._update = torch.zeros((), dtype=torch.long, device=device)
         # Messages between processes are not recorded: that has never been tried on a machine with several GPUs.
-        records = device.type == "cuda" and experiment.training.cuda_graph and world_size() == 1
-        self._recorded = CudaGraph[None](self._generator, name="the update", records=records)
+        self._records = device.type == "cuda" and experiment.training.cuda_graph and world_size() == 1
+        self._sizes: dict[int, _Size] = {}
+        self._noise_spec = cache(partial(algorithm.noise, model))
         self._names: list[str] = []
         self._sums: Tensor | None = None
         self._count = 0
@@ -71,7 +91,12 @@ class MetaUpdate:
                 update, options.updates, peak=options.lr, schedule=options.schedule, warm_up=options.lr_warm_up
             )
         )
-        self._recorded(self._make)
+        shot = drawn_shot(self._experiment, update)
+        if shot not in self._sizes:
+            recorded = CudaGraph[None](self._generator, name="the update", records=self._records)
+            self._sizes[shot] = _Size(self._tasks.with_shot(shot), recorded)
+        size = self._sizes[shot]
+        size.recorded(lambda: self._make(size.tasks))
         self._count += 1
 
     def means(self) -> dict[str, float]:
@@ -104,14 +129,15 @@ class MetaUpdate:
         """Updates since `forget_means`."""
         return self._count
 
-    def _make(self) -> None:
+    def _make(self, source: Tasks) -> None:
         with precision(self._experiment.training.precision):
-            self._make_precisely()
+            self._make_precisely(source)
 
-    def _make_precisely(self) -> None:
+    def _make_precisely(self, source: Tasks) -> None:
         tasks = self._experiment.training.tasks
-        meta_batch, _ = self._tasks.sample(tasks, self._generator)
-        shared, noise = draw_noise(self._noise_spec, tasks, self._generator)
+        meta_batch, _ = source.sample(tasks, self._generator)
+        support, query = meta_batch.support.x.shape[1], meta_batch.query.x.shape[1]
+        shared, noise = draw_noise(self._noise_spec(support, query), tasks, self._generator)
         stage = Stage(self._update, tasks, self._experiment.training.updates)
         own_tasks, own_noise = take((meta_batch, noise), self._share)
         found = self._engine.gradient(self._meta, own_tasks, shared, own_noise, stage)

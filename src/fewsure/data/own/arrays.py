@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fewsure.core.config import UNRECORDED, checked, field_types
+from fewsure.core.config import UNRECORDED, checked, ends, field_types
 from fewsure.data.own.data import OwnClassification, OwnRegression, OwnRows
 from fewsure.data.own.rows import SHARES, Rows
 from fewsure.data.scaling import require_pixels
@@ -79,7 +79,7 @@ def regression_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **
         raise FewsureError(f"expected regression inputs of shape (N, D), but got {rows.x.shape}")
     typical = int(np.quantile([len(y) for _, y in gathered], 0.25))
     shot = options.get("shot", min(5, max(2, typical // 2)))
-    sizes = {"shot": shot, "query": min(10, max(1, typical - shot))}
+    sizes = {"shot": shot, "query": min(10, max(1, typical - ends(shot)[1]))}
     return GivenRegression(**(sizes | options), source=rows)
 
 
@@ -141,7 +141,7 @@ def _classes(rows: Rows, way: int, smallest: int, options: dict[str, Any]) -> Gi
     """Classes of `smallest` examples or more, `query` as large as the smallest class allows."""
     if rows.x.ndim not in (2, 4):
         raise FewsureError(f"expected examples of shape (N, D) or (N, C, H, W), but got {rows.x.shape}")
-    query = min(15, max(1, smallest - options.get("shot", 1)))
+    query = min(15, max(1, smallest - ends(options.get("shot", 1))[1]))
     kind = GivenImages if rows.x.ndim == 4 else GivenClasses
     return kind(**({"way": way, "query": query} | options), source=rows)
 

@@ -1,6 +1,7 @@
 """A user's own rows as data: regression tasks that are groups of rows, or classes."""
 
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Self
 
@@ -12,7 +13,7 @@ from fewsure.data.classification import Classification
 from fewsure.data.episodes import RowTasks
 from fewsure.data.memory import forget, remembered
 from fewsure.data.own.rows import SHARES, Rows, Shares, require_shares, row_splits
-from fewsure.data.pools import SPLITS, Pool, Split, pool_of_rows
+from fewsure.data.pools import SPLITS, Pool, Split, pool_of_rows, restrict
 from fewsure.data.protocol import Data, pool_on
 from fewsure.data.regression import Regression
 from fewsure.data.scaling import Scale, learn_scale
@@ -38,27 +39,25 @@ class OwnRows(Data):
         """All rows."""
         raise NotImplementedError
 
-    def usable(self, rows: Rows) -> tuple[Rows, str]:
-        """The rows that can be learned from, and a name for what is held out of them."""
-        return rows, rows.held_out_name
-
     @property
     def fitted_scale(self) -> Scale:
-        return self.scale or _read(self)[1]
+        return self.scale or _read(self.with_shot(1))[1]
 
     def prepared(self) -> Self:
         forget()
-        return replace(self, scale=_read(replace(self, scale=None))[1])
+        found = replace(self, scale=_read(replace(self, scale=None).with_shot(1))[1])
+        found.pool("train")  # what is too small is refused now
+        return found
 
     def pool(self, split: Split) -> Pool:
-        return _read(self)[0][split]
+        return _read(self.with_shot(1))[0][split]
 
 
 @remembered
 def _read(data: OwnRows) -> tuple[dict[Split, Pool], Scale]:
-    """The pool of each split, and its scale."""
-    rows, what = data.usable(data.rows())
-    splits = row_splits(rows, data.shares, what)
+    """The pool of each split, and its scale: the same ones, however many examples a task has."""
+    rows = data.rows()
+    splits = row_splits(rows, data.shares, rows.held_out_name)
     train, is_target = splits == "train", rows.y.dtype.kind == "f"
     scale = data.scale or learn_scale(rows.x[train], rows.y[train] if is_target else None, rows.columns)
     if rows.x.shape[1:] != scale.shape:
@@ -87,18 +86,19 @@ class OwnRegression(OwnRows, Regression):
     def grouped_by(self) -> str:
         return "tasks"
 
-    def usable(self, rows: Rows) -> tuple[Rows, str]:
-        needed = self.needed_examples
-        names, counts = np.unique(rows.held_out, return_counts=True)
-        if counts.max() < needed:
+    def pool(self, split: Split) -> Pool:
+        pool, needed = super().pool(split), self.needed_examples
+        enough = (pool.counts >= needed).tolist()
+        if not any(enough):
             raise FewsureError(
-                f"{rows.where}: a task takes {needed} rows (shot + query), but the largest of {len(names)} tasks has "
-                f"{counts.max()}; lower --shot or --query"
+                f"{self.rows().where}, {split}: a task takes {needed} rows (shot + query), but the largest of "
+                f"{len(enough)} tasks has {int(pool.counts.max())}; lower --shot or --query"
             )
-        return rows.take(np.isin(rows.held_out, names[counts >= needed])), f"tasks with {needed} rows"
+        return pool if all(enough) else restrict(pool, list(compress(pool.classes, enough)))
 
     def tasks(self, split: Split, device: torch.device) -> RowTasks:
-        return RowTasks(pool_on(self, split, device), shot=self.shot, query=self.query)
+        shot = self.training_shots[0] if split == "train" else self.test_shot
+        return RowTasks(pool_on(self, split, device), shot=shot, query=self.query)
 
 
 @dataclass(frozen=True)

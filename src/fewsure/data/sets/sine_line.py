@@ -108,7 +108,7 @@ class SineLine(Regression):
         The facts are the noise-free functions (`truth`) at `GRID` inputs evenly over the range (`grid`), (T, GRID, 1).
         """
         functions = self.functions(tasks, generator)
-        support = self._observe(functions, self.shot, generator)
+        support = self._observe(functions, self.test_shot, generator)
         query = self._observe(functions, self.query, generator)
         grid = torch.linspace(*self.x_range, GRID, device=generator.device).expand(tasks, GRID)
         return Task(support, query), {"grid": grid.unsqueeze(-1), "truth": functions(grid).unsqueeze(-1)}
