@@ -231,8 +231,13 @@ def test_scores_against_observed_labels_are_those_of_the_mixture() -> None:
     share_below = norm.cdf(y, f, 4.0).mean(0)
     for index, level in enumerate(np.linspace(0, 1, 11)):
         assert float(record["reliability"][index]) == pytest.approx((share_below <= level).mean())
-        below = (y <= np.quantile(f, level, axis=0)).mean()
-        assert float(record["reliability_without_noise"][index]) == pytest.approx(below)
+    assert float(record["mae"]) == pytest.approx(np.abs(f.mean(0) - y).mean(), rel=1e-5)
+    draws = f[:, None] + 4.0 * norm.ppf((np.arange(4000) + 0.5) / 4000)[:, None]
+    for share in (0.5, 0.9):
+        low, high = (np.quantile(draws.reshape(-1, 40), (1 + sign * share) / 2, axis=0) for sign in (-1, 1))
+        name = f"{share:.0%}".removesuffix("%")
+        assert float(record[f"width_{name}"]) == pytest.approx((high - low).mean(), rel=1e-3)
+        assert float(record[f"coverage_{name}"]) == pytest.approx(((low < y) & (y < high)).mean())
 
 
 def test_the_right_noise_is_calibrated_and_a_wrong_one_is_not() -> None:
@@ -266,7 +271,7 @@ def test_train_evaluate_compare_and_report_on_a_table(
         assert main(["evaluate", str(run), "--tasks", "40", "--json"]) == 0
     *_, last = capsys.readouterr().out.splitlines()
     summary = json.loads(last)
-    assert set(summary) >= {"mse", "nll", "ece", "mce", "reliability", "without_noise", "noise_std", "data_checksum"}
+    assert set(summary) >= {"mse", "nll", "ece", "mce", "reliability", "noise_std", "data_checksum"}
     assert summary["noise_std"] == json.loads((runs[1] / "fitted.json").read_text())["noise_std"]
     assert 300 < summary["mse"]["mean"] < 30_000  # in the unit of y, whose spread is about 50
     held_out = len(Run.open(runs[1]).experiment.data.pool("test").classes)

@@ -18,9 +18,9 @@ from fewsure.certification.environment import FreshTasks, Unit, environment_of, 
 from fewsure.certification.freshness import Freshness, require_fresh
 from fewsure.certification.predictor import (
     CALIBRATION,
-    LOSSES,
     CertifiedPredictor,
     load_predictor,
+    loss_of,
     measure,
     new_draws,
     scores,
@@ -106,7 +106,7 @@ def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, A
         raise FewsureError(
             "expected `verify` to be 0, since there are no tasks beside the certified ones; leave it out"
         )
-    tasks = request.tasks or _at_most(TASKS, certified)
+    tasks, scale = request.tasks or _at_most(TASKS, certified), experiment.data.fitted_scale.y_std
     found = records(certified, "held-out", tasks)
     facts = {"environment": certified.description, "seed": request.seed, "checkpoint": digest}
     calibration = _calibration(predictor, found, **facts)
@@ -114,7 +114,7 @@ def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, A
         sets: dict[str, Any] = {"reason": f"no sets: adaptation diverged on {_diverged(found)} of {tasks} tasks"}
     else:
         measured = {name: records(fresh, name, _at_most(tasks, fresh)) for name, fresh in unseen.items()}
-        sets = _coverage(calibration, request.alpha, found, measured)
+        sets = _coverage(calibration, request.alpha, found, measured, scale)
     record: dict[str, Any] = {
         "format": RESULT_FORMAT,
         **task_facts(experiment),
@@ -126,8 +126,8 @@ def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, A
         "unit": unit,
         "assumed": environment.assumed,
         "fresh": freshness.record(),
-        "loss": LOSSES[experiment.model.kind],
-        "held_out": held_out(found["loss"], request.delta, request.method).record() | {"diverged": _diverged(found)},
+        "loss": loss_of(experiment),
+        "held_out": _held_out(found, scale**2, request),
         "conformal": sets,
         **({"theorem_1": _theorem_1(predictor, request, certified, tasks, freshness)} if speaks_of(experiment) else {}),
         "theorem_2": _theorem_2(predictor, request),
@@ -141,7 +141,7 @@ def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, A
     if request.verify:
         name, fresh = next(iter(unseen.items()))
         others = records(fresh, "verify", _at_most(request.verify, fresh))
-        mean = mean_over_tasks(others["loss"], others.get("groups"))
+        mean = mean_over_tasks(scale**2 * others["loss"], others.get("groups"))
         record["measured"] = {**mean, "tasks": len(others["loss"]), "on": name}
     record = finite(record | {"seconds": round(time.perf_counter() - start, 3)})
     if is_rank_zero():
@@ -173,14 +173,23 @@ def _calibration(predictor: CertifiedPredictor, records: Records, **facts: Any) 
     )
 
 
+def _held_out(found: Records, most: float, request: Request) -> dict[str, Any]:
+    """The certificate of the recorded losses, each of which is at `most` so large in the target's unit."""
+    record = held_out(found["loss"], request.delta, request.method).record() | {"diverged": _diverged(found)}
+    return record | {name: most * record[name] for name in ("limit", "mean")}
+
+
 def _coverage(
-    calibration: Calibration, alpha: float, found: Records, measured: Mapping[str, Records]
+    calibration: Calibration, alpha: float, found: Records, measured: Mapping[str, Records], scale: float
 ) -> dict[str, Any]:
     """The coverage that sets promise, and their coverage on tasks that calibration has not seen.
+
+    Lengths are in the target's unit; `scale` is the spread of the target there.
 
     Where there are no others, each calibration task in turn is left out, and measured with the threshold of the rest.
     """
     threshold = calibration.threshold(alpha)
+    length = scale if calibration.score == "residual" else 1.0
     seen = {name: measure(records, threshold) for name, records in measured.items()}
     if not seen:
         seen = {"each left out": measure(found, thresholds_without(calibration, alpha))}
@@ -188,9 +197,9 @@ def _coverage(
         "score": calibration.score,
         "alpha": alpha,
         "tasks": calibration.tasks,
-        "threshold": threshold,
+        "threshold": threshold * length,
         "vacuous": math.isinf(threshold),
-        "measured": [one | {"on": name} for name, one in seen.items()],
+        "measured": [one | {"size": scale * one["size"], "on": name} for name, one in seen.items()],
     }
     if math.isinf(threshold):
         everything = "every set holds every label" if calibration.score == "probability" else "intervals have no ends"

@@ -40,11 +40,6 @@ from fewsure.types import Facts, Mixture, Noise, Parts, Task
 
 CALIBRATION = "conformal.safetensors"
 """The file of a run folder with its calibration."""
-LOSSES = {
-    "classification": "share of errors of the averaged prediction",
-    "regression": "squared error of the mean prediction, clipped at 1 for each query point",
-}
-"""The loss in [0, 1] of a task, by its kind; targets are in the unit that networks see."""
 
 
 def calibration_of(run: Run) -> Calibration | None:
@@ -145,6 +140,15 @@ def checkpoint_digest(run: Run) -> str:
     if not path.is_file():
         return ""
     return hashlib.sha256(path.read_bytes() + (fitted.read_bytes() if fitted.is_file() else b"")).hexdigest()
+
+
+def loss_of(experiment: Experiment) -> str:
+    """The loss of a task in words. What is bounded is this loss divided by where it is clipped, in [0, 1]."""
+    if experiment.model.kind == "classification":
+        return "share of errors of the averaged prediction"
+    limit, own = experiment.data.fitted_scale.y_std**2, experiment.data.own
+    variance = ", the variance of the training targets," if own else ""
+    return f"squared error of the mean prediction, clipped at {limit:.4g}{variance} for each query point"
 
 
 def summarise(experiment: Experiment, outputs: Tensor, density: Mixture | None = None) -> dict[str, Tensor]:

@@ -1,8 +1,9 @@
 """Adapt a trained run to unseen tasks and score its predictions: error, likelihood, calibration.
 
 Runs that are evaluated with the same --seed see the same tasks. The result is kept in the run folder, with the scores
-of each task. Scores are kept after every 2,000 tasks. The same command goes on where it was interrupted, or where an
-evaluation of fewer tasks ended, and ends in the same numbers. Memory does not grow with --tasks.
+of each task. On data of your own, intervals go by what is independent: groups of rows, or classes. Scores are kept
+after every 2,000 tasks. The same command goes on where it was interrupted, or where an evaluation of fewer tasks ended,
+and ends in the same numbers. Memory does not grow with --tasks.
 
 examples:
   fewsure evaluate runs/simpa
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> None:
     require(options.shot is None or options.shot >= 1, "shot", "at least 1 example", options.shot)
     from fewsure.core.distributed import is_rank_zero, process_group
     from fewsure.pipeline import evaluate_run
-    from fewsure.report.evaluation_tables import evaluation_tables
+    from fewsure.report.evaluation_tables import evaluation_tables, worst_groups
     from fewsure.report.tables import print_tables
     from fewsure.training.runs import Run
 
@@ -54,4 +55,5 @@ def main(arguments: list[str]) -> None:
             run, device, tasks=options.tasks, seed=options.seed, checkpoint=options.checkpoint, shot=options.shot
         )
         if is_rank_zero():
-            print(json.dumps(summary)) if options.json else print_tables(evaluation_tables([summary]))
+            tables = [*evaluation_tables([summary]), *worst_groups(summary)]
+            print(json.dumps(summary)) if options.json else print_tables(tables)

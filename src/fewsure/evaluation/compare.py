@@ -8,7 +8,7 @@ from fewsure.evaluation.metrics.paired import PairedScores, PairedTest
 from fewsure.training.runs import Run
 from fewsure.types import Records
 
-SCORES = ("accuracy", "mse", "nll", "brier")
+SCORES = ("accuracy", "mae", "mse", "nll", "crps", "brier")
 """Scores with one value per task. Calibration errors are pooled over tasks, so they have no paired test."""
 SAME = ("data", "way", "shot", "tasks", "stream", "seed")
 SIGNIFICANT = 0.05

@@ -91,6 +91,9 @@ def evaluate_in_shards(
             yield records
 
     figures = scorer(experiment).summarise(shards())
+    if "by_group" in figures:
+        names = experiment.data.pool(stream).classes
+        figures["by_group"] = [row | {"group": names[row["group"]]} for row in figures["by_group"]]
     return {
         "format": RESULT_FORMAT,
         **task_facts(experiment),

@@ -61,8 +61,10 @@ def certificate_notes(record: Record) -> list[str]:
 
 def _held_out(record: Record) -> list[Line]:
     held_out, measured = record["held_out"], record.get("measured")
-    says = f"expected loss on a new task, with confidence {1 - held_out['delta']:.4g}; mean {held_out['mean']:.4f}"
-    name, value = f"held-out certificate ({held_out['method']})", f"≤ {held_out['limit']:.4f}"
+    own = "grouped_by" in record
+    mean, limit = (number(held_out[key]) if own else f"{held_out[key]:.4f}" for key in ("mean", "limit"))
+    says = f"expected loss on a new task, with confidence {1 - held_out['delta']:.4g}; mean {mean}"
+    name, value = f"held-out certificate ({held_out['method']})", f"≤ {limit}"
     rigorous = yes(record["fresh"]["rigorous"])
     lines = [(name, value, rigorous, yes(held_out["vacuous"]), f"{says} of {held_out['tasks']:,} tasks")]
     if measured:

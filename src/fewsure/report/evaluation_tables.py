@@ -1,5 +1,6 @@
 """Evaluations, comparisons and trainings as tables, and the columns that the page shows."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -11,8 +12,8 @@ from fewsure.report.reference import Result, printed_once
 from fewsure.report.styles import setting
 from fewsure.report.tables import ABSENT, Table
 
-NOISE_PARTS = {"with_noise": "+", "without_noise": "−"}
-"""Calibration under another protocol than the headline's → whether noise on labels is added or left out."""
+WORST = 5
+"""Groups that are named for their errors."""
 
 
 class Column(NamedTuple):
@@ -39,7 +40,7 @@ class Column(NamedTuple):
 
 def columns_of(result: Result) -> tuple[Column, ...]:
     """The columns for an evaluation's kind of task; the first names its row."""
-    return _CLASSIFICATION if "accuracy" in result else _REGRESSION
+    return _CLASSIFICATION if "accuracy" in result else _OWN_REGRESSION if "mae" in result else _REGRESSION
 
 
 def evaluation_tables(results: Sequence[Result]) -> list[Table]:
@@ -71,12 +72,10 @@ def _table(title: str, results: Sequence[Result]) -> Table:
 
 
 def noise_results(result: Result) -> list[Result]:
-    """Calibration with other noise than the headline protocol's, as evaluations with that alone and a label."""
-    return [
-        {**result[part], "label": f"{result['label']} {sign} noise", "tasks": result["tasks"]}
-        for part, sign in NOISE_PARTS.items()
-        if part in result
-    ]
+    """Calibration with noise added, unlike in the headline protocol, as an evaluation with that alone and a label."""
+    if "with_noise" not in result:
+        return []
+    return [{**result["with_noise"], "label": f"{result['label']} + noise", "tasks": result["tasks"]}]
 
 
 def group_notes(result: Mapping[str, Any]) -> list[str]:
@@ -104,15 +103,30 @@ def groups_of(result: Mapping[str, Any]) -> str:
     return f"{groups:,} classes" if by == "classes" else f"{groups:,} group{'s' * (groups != 1)} ({by})"
 
 
+def worst_groups(result: Mapping[str, Any]) -> list[Table]:
+    """The groups with the largest error, of a result on a user's own rows."""
+    groups = result.get("by_group", [])
+    if len(groups) < 2:
+        return []
+    scores = ("mae", "rmse", "nll", "coverage_90", "width_90")
+    headers = (result["grouped_by"], "tasks", "MAE", "RMSE", "NLL", "in 90 %", "width of 90 %")
+    rows = [
+        (group["group"], f"{group['tasks']:,}", *(unit_cell({"mean": group[score]}) for score in scores))
+        for group in groups[:WORST]
+    ]
+    return [Table(f"the worst of {len(groups):,} groups", headers, rows, right=frozenset({1}))]
+
+
 def comparison_table(compared: Compared) -> Table:
     """Each score of two runs on the same tasks, and whether the difference is significant."""
     first, second = (str(run.folder) for run in (compared.first, compared.second))
     headers = ("score", first, second, "difference ± 95 %", "t", "p", "")
     rows, bold = [], set()
     for number, (score, test) in enumerate(compared.tests.items()):
-        means = (f"{mean['mean']:.4f}" for mean in (test["first"], test["second"]))
+        means = [_plain(test[name], compared.groups) for name in ("first", "second")]
         found, better = test["difference"], _better(score, test)
-        difference = f"{found['mean']:+.4f}" + (f" ± {found['ci95']:.4f}" if "ci95" in found else "")
+        reach = f" ± {_plain({'mean': found['ci95']}, compared.groups)}" if "ci95" in found else ""
+        difference = f"{'+' * (found['mean'] >= 0)}{_plain(found, compared.groups)}{reach}"
         t, p = (
             ABSENT if value is None else f"{value:{form}}"
             for value, form in ((test["t"], ".2f"), (test["p_value"], ".2g"))
@@ -124,6 +138,11 @@ def comparison_table(compared: Compared) -> Table:
     unlike = f"; only the {'first' if one else 'second'} predicts a query set as a whole (transductive)"
     title = f"{compared.tasks:,} tasks, paired{unlike if one != two else ''}"
     return Table(title, headers, rows, bold=frozenset(bold), notes=group_notes(compared.groups))
+
+
+def _plain(mean: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """A mean alone: to four digits in a user's unit, else to four decimals."""
+    return unit_cell({"mean": mean["mean"]}) if own else f"{mean['mean']:.4f}"
 
 
 def _better(score: str, test: PairedTest) -> int | None:
@@ -169,6 +188,25 @@ def _share(header: str) -> Column:
     return Column(f"{header} ± 95 %", header.lower(), show)
 
 
+def unit_cell(mean: Mapping[str, float]) -> str:
+    """A mean in a user's unit, to as many digits as its interval has two.
+
+    >>> unit_cell({"mean": 1234.567, "ci95": 12.3}), unit_cell({"mean": 0.0012345})
+    ('1235 ± 12', '0.001234')
+    """
+    value, reach = mean["mean"], mean.get("ci95", 0.0)
+    digits = 4
+    if reach and value:
+        digits = max(2, math.floor(math.log10(abs(value))) - math.floor(math.log10(reach)) + 2)
+    found = f"{value:.{digits}g}"
+    found = f"{value:.0f}" if "e" in found and 1 <= abs(value) < 1e15 else found
+    return f"{found} ± {reach:.2g}" if "ci95" in mean else found
+
+
+def _unit(header: str, key: str) -> Column:
+    return Column(header, key, lambda result: unit_cell(result[key]))
+
+
 def _error(name: str) -> Column:
     def show(result: Result) -> str:
         interval = ", ".join(f"{bound:.4f}" for bound in result.get(f"{name}_ci95", ()))
@@ -184,6 +222,13 @@ def _count(name: str) -> Column:
 _SIZES = (Column("method", "label", lambda result: str(result["label"])), _count("tasks"), _count("samples"))
 _ERRORS = (_error("ece"), _error("mce"))
 _REGRESSION = (*_SIZES, _mean("mse"), _mean("nll"), *_ERRORS)
+_OWN_REGRESSION = (
+    *(_SIZES[:2]),
+    *(_unit(f"{name.upper()} ± 95 %", name) for name in ("mae", "rmse", "nll", "crps")),
+    *(_unit(f"in {share} %", f"coverage_{share}") for share in (50, 90)),
+    *(_unit(f"width of {share} %", f"width_{share}") for share in (50, 90)),
+    _error("ece"),
+)
 _CLASSIFICATION = (
     *_SIZES,
     *(_share(header) for header in ("accuracy", "NLL", "Brier")),

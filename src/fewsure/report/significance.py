@@ -38,10 +38,11 @@ def best_and_tied(results: Sequence[Mapping[str, Any]], records: Sequence[Iterab
             return None
         for (score, number), pair in pairs.items():
             pair.add(shards[best[score]], shards[number])
-    return [
+    found = [
         {score for score in best if number == best[score] or pairs[score, number].may_be_equal()}
         for number in range(len(results))
     ]
+    return [scores | ({"rmse"} if "mse" in scores else set()) for scores in found]
 
 
 class _Pair:

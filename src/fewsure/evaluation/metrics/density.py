@@ -68,6 +68,25 @@ def share_below(density: Mixture, y: Float[Tensor, " N"]) -> Float[Tensor, " N"]
     return (density.weights * below).sum(-1)
 
 
+def coverage(density: Mixture, y: Float[Tensor, " N"], share: float) -> Float[Tensor, ""]:
+    """The share of labels between the quantiles at (1 − share) / 2 and (1 + share) / 2.
+
+    >>> coverage(around_functions(torch.zeros(1, 2), 1.0), torch.tensor([0.6, 0.7]), 0.5)
+    tensor(0.5000)
+    """
+    below = share_below(density, y)
+    return ((below - 0.5).abs() < share / 2).to(y.dtype).mean()
+
+
+def mean_width(density: Mixture, share: float) -> Float[Tensor, ""]:
+    """The mean distance of the same two quantiles.
+
+    >>> mean_width(around_functions(torch.zeros(1, 1), 1.0), 0.9)
+    tensor(3.2897)
+    """
+    return (quantile(density, (1 + share) / 2) - quantile(density, (1 - share) / 2)).mean()
+
+
 def quantile(density: Mixture, level: float) -> Float[Tensor, " N"]:
     """The value below which a label lies with probability `level`, by bisection.
 

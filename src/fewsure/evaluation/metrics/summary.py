@@ -86,6 +86,10 @@ class TaskTotal:
         found = self._counts > 0
         return self._sums[found] / self._counts[found].view(-1, *[1] * (self._sums.dim() - 1))
 
+    def group_sizes(self) -> list[tuple[int, int]]:
+        """The number of each group that was met, and how many tasks it had."""
+        return [(group, int(tasks)) for group, tasks in enumerate(self._counts.tolist()) if tasks]
+
     def pseudo_values(self) -> Float[Tensor, "G *D"]:
         """One value for each group, whose mean is the mean, and whose spread is that of independent values."""
         means, width = self.by_group(), self._width
@@ -172,6 +176,10 @@ class TaskMean:
         """The mean of each group."""
         return self._start + self._moments.by_group()[:, 0]
 
+    def group_sizes(self) -> list[tuple[int, int]]:
+        """The number of each group, and how many tasks it had."""
+        return self._moments.group_sizes()
+
     def error(self) -> float:
         """The standard error of the mean, of at least two independent values."""
         if self.groups is not None:
@@ -203,6 +211,15 @@ class TaskMeans:
         groups = next(iter(self._means.values())).groups
         counted = {} if groups is None else {"groups": groups}
         return {name: mean.summary() for name, mean in self._means.items()} | counted
+
+    def by_group(self) -> list[dict[str, Any]]:
+        """The means of each group that tasks were drawn from, by the `group`'s number, with how many `tasks` it had."""
+        first = next(iter(self._means.values()))
+        found = {name: mean.by_group().tolist() for name, mean in self._means.items()}
+        return [
+            {"group": group, "tasks": tasks, **{name: values[row] for name, values in found.items()}}
+            for row, (group, tasks) in enumerate(first.group_sizes())
+        ]
 
 
 def mean_over_tasks(values: Float[Tensor, " T"], groups: Int[Tensor, "T w"] | None = None) -> Mean:

@@ -8,7 +8,6 @@ The metric is easily gamed: adding N(0, noise_std²) to the sampled values makes
 is measured too, under `with_noise`, and shown as a row of its own.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +17,13 @@ from torch import Tensor
 
 from fewsure.data.sets.sine_line import GRID
 from fewsure.evaluation.metrics.calibration import LEVELS, calibration_errors, quantile_reliability
-from fewsure.evaluation.metrics.density import crps, log_density, mean, share_below
+from fewsure.evaluation.metrics.density import coverage, crps, log_density, mean
 from fewsure.evaluation.metrics.summary import TaskMeans, TaskTotal
 from fewsure.evaluation.scoring.predict import Predict, Scorer
-from fewsure.types import Draw, Facts, Mixture, Noise, Records, Task
+from fewsure.types import Draw, Facts, Noise, Records, Task
 
 SAMPLES_WITH_NOISE = 32
-LABEL_SCORES = ("mse", "nll", "crps", "coverage_90")
+SCORES = ("mse", "nll", "crps", "coverage_90")
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class RegressionScorer(Scorer):
         return {"observation": Draw((SAMPLES_WITH_NOISE, GRID))}
 
     def score(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
-        """`label_scores` and two rows of 11 `reliability` levels."""
+        """The scores of the query labels, and two rows of 11 `reliability` levels."""
 
         def reliability(predictions: Tensor) -> Tensor:
             return quantile_reliability(predictions, facts["truth"].squeeze(-1), self.noise_std)
@@ -47,38 +46,25 @@ class RegressionScorer(Scorer):
         at_grid = predict(facts["grid"]).squeeze(-1)
         repeated = at_grid[torch.arange(SAMPLES_WITH_NOISE, device=at_grid.device) % len(at_grid)]
         noisy = repeated + self.noise_std * noise["observation"]
-        return label_scores(density, y) | {
+        return {
+            "mse": (mean(density) - y).square().mean(),
+            "nll": -log_density(density, y).mean(),
+            "crps": crps(density, y).mean(),
+            "coverage_90": coverage(density, y, 0.9),
             "reliability": reliability(at_grid),
             "reliability_with_noise": reliability(noisy),
         }
 
     def summarise(self, shards: Iterable[Records]) -> dict[str, Any]:
-        return summarise(shards, "with_noise")
+        means, headline, noisy = TaskMeans(SCORES), TaskTotal(), TaskTotal()
+        for records in shards:
+            means.add(records)
+            headline.add(records["reliability"])
+            noisy.add(records["reliability_with_noise"])
+        return {**means.summary(), **calibration(headline), "with_noise": calibration(noisy)}
 
 
-def label_scores(density: Mixture, y: Tensor, unit: float = 1.0) -> dict[str, Tensor]:
-    """How well a density predicts labels, in the target's unit: `mse`, `nll`, `crps` and the coverage of 90 %."""
-    below = share_below(density, y)
-    return {
-        "mse": (mean(density) - y).square().mean() * unit**2,
-        "nll": -log_density(density, y).mean() + math.log(unit),
-        "crps": crps(density, y).mean() * unit,
-        "coverage_90": ((below > 0.05) & (below < 0.95)).to(y.dtype).mean(),
-    }
-
-
-def summarise(shards: Iterable[Records], variant: str) -> dict[str, Any]:
-    """Means of `label_scores`, the calibration of `reliability`, and that of the variant under its name."""
-    means, headline, other = TaskMeans(LABEL_SCORES), TaskTotal(), TaskTotal()
-    for records in shards:
-        means.add(records)
-        groups = records.get("groups")
-        headline.add(records["reliability"], groups)
-        other.add(records[f"reliability_{variant}"], groups)
-    return {**means.summary(), **_calibration(headline), variant: _calibration(other)}
-
-
-def _calibration(reliability: TaskTotal) -> dict[str, Any]:
+def calibration(reliability: TaskTotal) -> dict[str, Any]:
     """ECE and MCE with their intervals, and the diagram, from a row of observed shares for each task."""
     diagram = {"levels": list(LEVELS), "observed": reliability.mean().tolist()}
     return {**reliability.calibration(calibration_errors), "reliability": diagram}
