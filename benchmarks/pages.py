@@ -22,7 +22,6 @@ from fewsure.reproduce.run import results_figure
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, README = ROOT / "results", ROOT / "README.md"
-BEGIN, END = "<!-- results -->", "<!-- /results -->"
 PAGES = {
     "sine-line": ("Results: sine-line", ("regression",)),
     "omniglot": ("Results: Omniglot", ("omniglot",)),
@@ -107,8 +106,27 @@ def tables_page(record: Mapping[str, Any]) -> str:
     return TABLES.format(**values)
 
 
-def results_table() -> str:
-    """The README's: on each problem the best of ours beside the best baseline."""
+def results_table(rows: Sequence[Sequence[str]]) -> str:
+    """The README's table."""
+    return markdown_table(("problem", "best of ours", "best baseline, or the paper", "better"), rows)
+
+
+def worth(rows: Sequence[Sequence[str]]) -> str:
+    """The same in a sentence.
+
+    >>> worth([("", "", "", "ours"), ("", "", "", "the baseline"), ("", "", "", "ours")])
+    'In [3 comparisons](#results) with the best baseline or the paper it is better in 2, worse in 1 and unclear in 0.'
+    """
+    better = [row[-1] for row in rows]
+    counts = [better.count(name) for name in ("ours", "the baseline", "not clear")]
+    return (
+        f"In [{len(rows)} comparisons](#results) with the best baseline or the paper it is better in {counts[0]}, "
+        f"worse in {counts[1]} and unclear in {counts[2]}."
+    )
+
+
+def comparisons() -> list[tuple[str, ...]]:
+    """On each problem the best of ours beside the best baseline."""
     regression, exact = _rows("regression"), _read("exact_posterior")
     printed = Score("BMAML, the paper's best,", REFERENCE[setting(regression[0])]["bmaml"]["mse"]["mean"])
     assert printed.mean == min(found["mse"]["mean"] for found in REFERENCE[setting(regression[0])].values())
@@ -140,7 +158,7 @@ def results_table() -> str:
     )
     others = others._replace(name=others.name.split(",")[0])
     rows.append(_row("Births by country: squared error", learners, others, "tables", lowest=True))
-    return markdown_table(("problem", "best of ours", "best baseline, or the paper", "better"), rows)
+    return rows
 
 
 def _best(rows: Sequence[Mapping[str, Any]], key: str) -> Score:
@@ -172,9 +190,13 @@ def _read(name: str) -> Any:
 
 
 def filled(text: str) -> str:
-    """The README with its table of results."""
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{results_table()}\n\n{END}{rest.split(END)[1]}"
+    """The README with its sentence and its table of results."""
+    rows = comparisons()
+    for name, part in {"worth": worth(rows), "results": f"\n{results_table(rows)}\n"}.items():
+        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"
+    return text
 
 
 def main() -> None:
