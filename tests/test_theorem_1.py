@@ -110,6 +110,13 @@ def test_on_sine_line_it_holds_for_nearly_every_task(run: Run, shot: int) -> Non
     assert (doubted["rigorous"], doubted["reason"], doubted["bound"]) == (False, "unknown", found["bound"])
 
 
+def test_of_a_range_of_examples_m_is_the_number_that_tests_have(run: Run) -> None:
+    experiment = dataclasses.replace(run.experiment, data=SineLine(shot=(4, 13), query=60)).with_shot()
+    fresh = environment_of(experiment, "tasks", 0, CPU).certified
+    found = bounds_of_tasks(experiment, run.load(CPU).meta, fresh, tasks=4, delta=0.05, samples=10, seed=0)
+    assert found["examples"] == 8
+
+
 def test_certify_prints_it_for_a_finite_kl_alone(run: Run, tmp_path: Path) -> None:
     record = certify_run(run, CPU, Request(tasks=30, bound_samples=20))
     theorem, text = record["theorem_1"], certificate_text(record)

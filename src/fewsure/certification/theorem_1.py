@@ -131,12 +131,14 @@ def bounds_of_tasks(
         on_support, on_query = (
             network_losses(model, predict(batch.x), batch.y) for batch in (task.support, task.query)
         )
-        return {"losses": on_support, "risk": on_query.mean(), "kl": predict.kl.nan_to_num(torch.inf)}
+        examples = torch.tensor(len(task.support.x))
+        kl = predict.kl.nan_to_num(torch.inf)
+        return {"losses": on_support, "risk": on_query.mean(), "kl": kl, "examples": examples}
 
     blocks = (with_draws(*block) for block in fresh_blocks(fresh, THEOREM, tasks, seed, device))
     shared = shared_noise(experiment, seed, "test", device)
     found = score_blocks(experiment, meta, shared, blocks, record, progress)
-    examples = experiment.data.support_size
+    examples = int(found["examples"][0])
     bounds = theorem_1_of_draws(found["losses"], found["kl"], examples=examples, delta=delta, share=SHARE, form=FORM)
     return _summary(bounds.total, found, [*caveats(experiment), *doubts]) | {
         "loss": LOSSES[model.kind],
@@ -150,14 +152,15 @@ def bounds_of_tasks(
 
 
 def _summary(bounds: Tensor, found: dict[str, Tensor], caveats: Sequence[str]) -> dict[str, Any]:
+    groups = found.get("groups")
     quantiles = bounds.quantile(torch.tensor(QUANTILES, dtype=bounds.dtype)).tolist()
     return {
-        "bound": mean_over_tasks(bounds),
+        "bound": mean_over_tasks(bounds, groups),
         "quantiles": dict(zip(map(str, QUANTILES), quantiles, strict=True)),
         "not_vacuous": float((bounds < 1).double().mean()),
-        "kl": mean_over_tasks(found["kl"]),
-        "support_loss": mean_over_tasks(found["losses"].mean(-1)),
-        "query_loss": mean_over_tasks(found["risk"]),
+        "kl": mean_over_tasks(found["kl"], groups),
+        "support_loss": mean_over_tasks(found["losses"].mean(-1), groups),
+        "query_loss": mean_over_tasks(found["risk"], groups),
         "rigorous": not caveats,
         "reason": "; ".join(caveats)
         or "the KL is an upper bound, Monte-Carlo error is paid from δ, and the prior has seen no example of the task",
