@@ -46,8 +46,11 @@ def seconds(case: Case, *, loop: bool, repeats: int) -> float:
 
 
 def main() -> None:
-    """Print one line per case: the quickstart's SImPa, the others with five first-order steps."""
-    simpa = Case("simpa, quickstart", "sine-line", load_preset("quickstart", "simpa", "sine-line"))
+    """Print one line per case: the quickstart's SImPa and SImPa-latent, the others with five first-order steps."""
+    quickstart = [
+        Case(f"{method}, quickstart", "sine-line", load_preset("quickstart", method, "sine-line"))
+        for method in ("simpa", "simpa-latent")
+    ]
     sine_line = [case for case in headline_cases(("sine-line",)) if not case.method.startswith("simpa")]
     conv4 = [
         case.with_options("training", tasks=CONV_TASKS)
@@ -55,7 +58,7 @@ def main() -> None:
         for case in headline_cases((kind,))[:2]
     ]
     began, rows = time.perf_counter(), []
-    for case in (simpa, *sine_line, *conv4):
+    for case in (*quickstart, *sine_line, *conv4):
         row = measured(case)
         rows.append(row)
         print(

@@ -6,9 +6,10 @@ import torch
 from fewsure.algorithms.simpa_latent import SimpaLatent
 from fewsure.core import streams
 from fewsure.data.sets.sine_line import SineLine
-from fewsure.networks.losses import regression
+from fewsure.networks.losses import gaussian_log_likelihood, regression
 from fewsure.networks.mlp import Mlp
 from fewsure.networks.weights import flatten
+from fewsure.posteriors import outputs
 from fewsure.posteriors.latent import Latent, WeightGenerator
 from fewsure.theory.pac_bayes import theorem_1
 from fewsure.types import Batch, Stage, Task
@@ -61,6 +62,34 @@ def test_a_latent_that_the_generator_ignores_costs_more_than_the_networks_are_ap
     networks = flatten(family(params, q.sample(torch.randn(4, 3))), dims=1)
     assert bool((networks == 1).all())  # all networks are one: their KL is 0
     assert float(q.kl()) == 1.5
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_lowest_elbo_of_a_linear_gaussian_task_is_the_exact_posterior_where_that_is_diagonal() -> None:
+    """Inputs whose columns are orthogonal; as noise the points ±√d e_i, with which means of quadratics are exact."""
+    x = torch.tensor([[1.0, 2.0, 0.0], [1.0, -2.0, 0.5], [1.0, 2.0, 0.0], [1.0, -2.0, -0.5]])
+    y, std = torch.tensor([[0.5], [1.5], [-0.3], [2.0]]), torch.tensor(0.3)
+    family = WeightGenerator(Mlp((3, 1)), 3, ())
+    params = {"0.weight": torch.eye(3, 4), "0.bias": torch.zeros(4)}  # w = z, and no bias
+    noise = torch.cat([torch.eye(3), -torch.eye(3)]) * 3**0.5
+    mean, log_std = torch.zeros(3, requires_grad=True), torch.zeros(3, requires_grad=True)
+    optimiser = torch.optim.LBFGS([mean, log_std], max_iter=200, tolerance_change=1e-14, line_search_fn="strong_wolfe")
+
+    def negative_elbo() -> torch.Tensor:
+        optimiser.zero_grad()
+        q = Latent(mean, log_std)
+        found = outputs(family.network, family(params, q.sample(noise)), x)
+        value = q.kl() - gaussian_log_likelihood(found, std.expand_as(found), y).mean(0).sum()
+        value.backward()
+        return value
+
+    optimiser.step(negative_elbo)
+    covariance = torch.linalg.inv(torch.eye(3) + x.T @ x / std**2)
+    torch.testing.assert_close(mean.detach(), (covariance @ x.T @ y).squeeze() / std**2)
+    torch.testing.assert_close((2 * log_std.detach()).exp(), covariance.diagonal())
+    assert float((covariance - covariance.diagonal().diag()).abs().max()) < 1e-12
+    evidence = torch.distributions.MultivariateNormal(torch.zeros(4), x @ x.T + std**2 * torch.eye(4)).log_prob(y[:, 0])
+    torch.testing.assert_close(-negative_elbo().detach(), evidence)  # no gap is left
 
 
 @pytest.mark.usefixtures("float64")

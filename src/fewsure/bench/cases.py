@@ -13,6 +13,7 @@ from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.platipus import Platipus
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
+from fewsure.algorithms.simpa_latent import SimpaLatent
 from fewsure.algorithms.vampire import Vampire
 from fewsure.bench import complexity
 from fewsure.data.classification import Classification
@@ -95,6 +96,7 @@ def headline_cases(kinds: tuple[str, ...] = tuple(KINDS)) -> list[Case]:
         if kind == "sine-line":
             cases.append(simpa("simpa, moment KL, 128 samples", kind, kl="moment", kl_samples=128))
             cases.append(simpa("simpa, critic KL, 512 samples", kind, kl="critic", kl_samples=512))
+            cases.append(_case("simpa-latent", kind, SimpaLatent()))
         else:
             cases.append(simpa("simpa, moment KL, 64 samples", kind, kl="moment", kl_samples=64))
             cases.append(_case("protonet", kind, ProtoNet()))
