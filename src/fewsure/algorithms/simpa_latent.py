@@ -7,7 +7,7 @@ lower level:  (μ, ln σ) = mean over examples of attention over the support set
 upper level:  min_θ E_task  −ln 1/S Σ_s p(query | G(z_s)) per example  +  β KL[q ‖ p]                 (`predictive`)
               min_θ E_task  Theorem 1's bound on E_q[ℓ] from the m support examples, ℓ in [0, 1]      (`theorem-1`)
 
-θ does not depend on a new task's examples, so Theorem 1 holds for that task with the prior G#p as it stands, whatever
+θ does not depend on a new task's examples. So Theorem 1 holds for that task with the prior G#p as it stands, whatever
 the objective was. An encoder may see all of them: the theorem holds for every q at once.
 """
 
@@ -48,7 +48,7 @@ FAR = 3.0
 START_LOG_STD = -1.0
 """ln σ that the encoder starts with."""
 BOUND_EXAMPLES = 32
-"""Of so many support examples, chosen at random, training takes the loss of Theorem 1; m stays their whole number."""
+"""Support examples, chosen at random, whose loss stands for Theorem 1 in training; m stays their whole number."""
 PREDICTIVE_SHARE = 0.35
 """The share of the updates over which the weight of the predictive objective beside Theorem 1 falls from 1 to 0."""
 
@@ -57,7 +57,7 @@ PREDICTIVE_SHARE = 0.35
 class SimpaLatent(Algorithm):
     """SImPa with a latent posterior: a few numbers per task decide the weights of its network, and how noisy it is.
 
-    An encoder reads the support set by attention and gives the mean and spread of a latent; one generator for all tasks
+    An encoder reads the support set by attention and gives the mean and spread of a latent. One generator for all tasks
     turns samples of the latent into networks. The KL to the prior of the latent is exact and a few nats, and an upper
     bound on that of the networks.
     """
@@ -67,10 +67,10 @@ class SimpaLatent(Algorithm):
     theorem: ClassVar[Literal["Theorem 1", "Theorem 2"] | None] = "Theorem 1"
 
     objective: Literal["predictive", "theorem-1"] = "predictive"
-    """What training minimises: `predictive`, the negative log-likelihood of the query set under the mixture of sampled
-    networks, and `kl_weight` times the KL; `theorem-1`, the bound of Theorem 1 from the support set."""
+    """The objective of training. `predictive` is the negative log-likelihood of the query set under the mixture of
+    sampled networks, and `kl_weight` times the KL. `theorem-1` is the bound of Theorem 1 from the support set."""
     form: Literal["log", "kl"] = "kl"
-    """The form of Theorem 1 that is trained on: `log` adds a square root to the loss; `kl` (Seeger, Maurer) inverts the
+    """The form of Theorem 1 that is trained on. `log` adds a square root to the loss. `kl` (Seeger, Maurer) inverts the
     binary KL, and is never larger."""
     epsilon: float = 0.05
     """ε: the bound that is trained on holds with probability 1 − ε."""
@@ -89,9 +89,9 @@ class SimpaLatent(Algorithm):
     train_samples: int = 8
     """S, networks per task in training."""
     input_scale: float = 1.0
-    """What inputs are divided by; 1 for inputs of unit spread, as those of tables are."""
+    """The divisor of inputs; 1 for inputs of unit spread, as in tables."""
     target_scale: float = 1.0
-    """What targets are divided by."""
+    """The divisor of targets."""
     noise_floor: float = 0.01
     """The least standard deviation of a label, in shares of `target_scale`."""
 

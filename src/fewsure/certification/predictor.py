@@ -143,7 +143,7 @@ def checkpoint_digest(run: Run) -> str:
 
 
 def loss_of(experiment: Experiment) -> str:
-    """The loss of a task in words. What is bounded is this loss divided by where it is clipped, in [0, 1]."""
+    """The loss of a task in words. Bounds are on this loss divided by its clipping point, in [0, 1]."""
     if experiment.model.kind == "classification":
         return "share of errors of the averaged prediction"
     limit, own = experiment.data.fitted_scale.y_std**2, experiment.data.own

@@ -34,8 +34,8 @@ class Options(Common):
     checkpoint: str = "last"
     """`last`, `best`, or the number of updates of a checkpoint that was kept."""
     shot: int | None = None
-    """Support examples of a task, or of each of its classes; `none` for the number that the run was trained with, or
-    the middle of its range."""
+    """Support examples of a task, or of each of its classes. `none` takes the number of the training, or the middle of
+    its range."""
 
 
 def main(arguments: list[str]) -> None:

@@ -99,7 +99,7 @@ def range_text(value: Range) -> str:
 
 
 def read_range(value: Any) -> Range:
-    """A range as it was given; a ValueError if it is none.
+    """A range as it was given; a ValueError if it is not a range.
 
     >>> read_range("1-10"), read_range([3, 3]), read_range("7")
     ((1, 10), 3, 7)

@@ -30,8 +30,8 @@ class Classification(Data):
     way: int = 5
     """N, classes of a task."""
     shot: Range = 1
-    """k, support examples per class. Of a range, `1-10`, each meta-batch in training draws a number, small ones more
-    often (log-uniform); tests have the middle."""
+    """k, support examples per class. From a range, `1-10`, each meta-batch in training draws a number, small ones
+    more often (log-uniform); tests have the middle."""
     query: int = 15
     """Query examples per class."""
     train_way: int | None = None

@@ -99,7 +99,7 @@ class RowTasks:
         self._large = torch.arange(len(pool.classes), device=pool.starts.device)
 
     def with_shot(self, shot: int) -> Self:
-        """The same tasks with so many support rows, those that are large enough."""
+        """The same tasks with so many support rows, where they are large enough."""
         other = copy(self)
         other._shot, size = shot, shot + self._query
         other._large = (self.pool.counts >= size).nonzero().squeeze(1)

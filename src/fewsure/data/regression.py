@@ -17,8 +17,8 @@ class Regression(Data):
     """Tasks of support and query points with a number to predict."""
 
     shot: Range = 5
-    """m⁽ᵗ⁾, support points of a task. Of a range, `1-10`, each meta-batch in training draws a number, small ones more
-    often (log-uniform); tests have the middle."""
+    """m⁽ᵗ⁾, support points of a task. From a range, `1-10`, each meta-batch in training draws a number, small ones
+    more often (log-uniform); tests have the middle."""
     query: int = 10
     """m⁽ᵛ⁾, query points of a task."""
     noise_std: float | None = None

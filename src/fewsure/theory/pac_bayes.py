@@ -96,8 +96,8 @@ def theorem_2(
     kl form: R_i = U − loss, U = kl⁻¹(loss, (KL[q(w) ‖ p(w)] + ln(2√m T²/((T−1)ε))) / m),
              R₀ = kl⁻¹(U, (KL[q(θ) ‖ p(θ)] + ln(2√T · T/ε)) / T) − U.
 
-    The theorem holds with the loss and the KL averaged over the T tasks, whose examples are equal in number: the root
-    and the kl-inverse are concave. The average of each task's own R_i is smaller and holds too. The kl form's R₀
+    The theorem holds with the loss and the KL averaged over the T tasks: the root and the kl-inverse are concave. All
+    tasks have equally many examples. The average of each task's own R_i is smaller and holds too. The kl form's R₀
     must come from averages.
 
     >>> import torch

@@ -48,7 +48,7 @@ class Trouble(NamedTuple):
 
 
 class _Size(NamedTuple):
-    """What updates with one number of support examples have in common."""
+    """The part that updates with one number of support examples share."""
 
     tasks: Tasks
     recorded: CudaGraph[None]

@@ -1,7 +1,7 @@
 """Scores of regression tasks whose truth nobody knows: against the labels that were observed, in their unit.
 
-The predictive distribution of a label at x is a mixture of Gaussians: the method's own, or N(f_s(x), noise_std²) around
-the values of the S sampled functions. The noise's standard deviation is given by the user or learned from validation
+The predictive distribution of a label at x is a mixture of Gaussians: the method's own, or N(f_s(x), noise_std²) of the
+S sampled functions. The noise's standard deviation is given by the user or learned from validation
 tasks (`fewsure.evaluation.calibrate`); it belongs to the predictor. Over the query points of a task, with the label y:
 
     mse, mae, rmse    the mean of (y − m)² and of |y − m|, with the mean m of the distribution; rmse is √mse
