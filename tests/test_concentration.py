@@ -25,7 +25,7 @@ QS = [0.0, 1e-300, 1e-12, 1e-6, 1e-3, 0.05, 0.3, 0.5, 0.7, 0.95, 0.999, 1 - 1e-9
 CS = [0.0, 1e-14, 1e-9, 1e-5, 1e-3, 0.05, 0.5, 2.0, 10.0, 60.0]
 
 
-def high_precision_inverse(q: float, c: float) -> mpmath.mpf:
+def high_precision_inverse(q: float | mpmath.mpf, c: float | mpmath.mpf) -> mpmath.mpf:
     """By bisection over t = −ln(1 − p), with 40 digits."""
     with mpmath.workdps(40):
         q, c = mpmath.mpf(q), mpmath.mpf(c)
@@ -85,6 +85,18 @@ def test_the_gradient_of_the_kl_inverse_equals_finite_differences() -> None:
     by_vmap = torch.func.vmap(torch.func.grad(kl_inverse, argnums=(0, 1)))(q.detach(), c.detach())
     for ours, theirs in zip(by_hand, by_vmap, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(("q", "c"), [(1e-6, 2.0), (0.1, 0.5), (0.02, 1e-3), (0.7, 1.2), (0.97, 0.3)])
+def test_the_gradient_of_the_kl_inverse_equals_high_precision(q: float, c: float) -> None:
+    """Differences of 40-digit inverses."""
+    step = mpmath.mpf(10) ** -12
+    by_q, by_c = torch.func.grad(kl_inverse, argnums=(0, 1))(torch.tensor(q), torch.tensor(c))
+    for found, change in ((by_q, (step, 0)), (by_c, (0, step))):
+        with mpmath.workdps(40):
+            high, low = (high_precision_inverse(q + sign * change[0], c + sign * change[1]) for sign in (1, -1))
+            expected = float((high - low) / (2 * step))
+        assert float(found) == pytest.approx(expected, rel=1e-8)
 
 
 def test_the_gradient_of_the_kl_inverse_is_finite_at_the_edges() -> None:

@@ -31,8 +31,6 @@ THEOREM = "Theorem 1"
 FORM: Form = "kl"
 SHARE = 1 / 20
 """The share of δ for the Monte-Carlo error of the loss."""
-LOSSES = {"classification": "0 or 1, an error", "regression": "e/(1+e), e the squared error"}
-"""The loss ℓ in [0, 1] of one network on one example, by the kind of task."""
 QUANTILES = (0.05, 0.5, 0.95)
 DEPENDENT = "examples are predicted together, so their losses are not independent"
 BY_SUPPORT = "the network normalises by the support set, so the prior of networks depends on it"
@@ -58,6 +56,14 @@ def caveats(experiment: Experiment) -> tuple[str, ...]:
     some = torch.zeros(2, *network.inputs)
     found = {DEPENDENT: experiment.transductive, BY_SUPPORT: network.given(some) is not network}
     return tuple(caveat for caveat, holds in found.items() if holds)
+
+
+def loss_of_network(experiment: Experiment) -> str:
+    """The loss ℓ in [0, 1] of one network on one example, in words."""
+    if experiment.model.kind == "classification":
+        return "1 for an error"
+    variance = f" / {experiment.data.fitted_scale.y_std**2:.4g}, the variance of the training targets"
+    return f"e/(1+e), e the squared error{variance if experiment.data.own else ''}"
 
 
 def network_losses(model: Model, outputs: Tensor, y: Tensor) -> Tensor:
@@ -141,7 +147,7 @@ def bounds_of_tasks(
     examples = int(found["examples"][0])
     bounds = theorem_1_of_draws(found["losses"], found["kl"], examples=examples, delta=delta, share=SHARE, form=FORM)
     return _summary(bounds.total, found, [*caveats(experiment), *doubts]) | {
-        "loss": LOSSES[model.kind],
+        "loss": loss_of_network(experiment),
         "form": FORM,
         "examples": examples,
         "tasks": tasks,

@@ -98,9 +98,10 @@ class Adapted:
 
         Draw a network from the posterior and a new example of the task. With probability 1 − δ over the support
         examples and the draws here, the expectation of the loss is at most `total`. The loss is e/(1+e) of the squared
-        error e in the unit that networks see, or for classes an error. It is of one drawn network, not of the mean
-        prediction. The examples must be a random sample of the task that had no part in training; docs/guarantees.md
-        has all conditions. `samples` networks are drawn, and their Monte-Carlo error is paid from δ.
+        error e, or for classes 1 for an error; on data of your own, e is divided by the variance of the training
+        targets. It is of one drawn network, not of the mean prediction. The examples must be a random sample of the
+        task that had no part in training; docs/guarantees.md has all conditions. `samples` networks are drawn, and
+        their Monte-Carlo error is paid from δ.
         """
         samples, seed = checked(int, samples, "samples"), checked(int, seed, "seed")
         require_share(checked(float, delta, "delta"), "delta")
