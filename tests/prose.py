@@ -1,8 +1,8 @@
 """Hints for prose: `python tests/prose.py [PATH …]` counts words and looks for habits that make sentences hard to read.
 
-Without a path it prints one line for each page and one for the docstrings, and fails where a page of HELD breaks a
-limit. With paths (pages, modules or folders) it prints each sentence to look at. `--before TREE` prints the pages of
-FRONT in another tree of the project beside this one's. Code, tables, headings and layouts are left out.
+Without a path it prints one line for each page and one for the docstrings, and fails where a page breaks a limit. With
+paths (pages, modules or folders) it prints each sentence to look at. `--before TREE` prints the pages of FRONT in
+another tree of the project beside this one's. Code, tables, headings and layouts are left out.
 """
 
 import argparse
@@ -18,8 +18,6 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 FRONT = ("README.md", "docs/choosing.md", "docs/gotchas.md", "docs/guarantees.md", "docs/tutorial.md")
 """The pages that a new user reads first."""
-HELD = (*FRONT, "docs/architecture.md", "docs/stability.md")
-"""The pages that must keep the limits: add a page when it does."""
 MEDIAN, LONGEST, LONG = 16, 30, 25
 """Words of a sentence: a page's median and longest at most; longer than LONG is worth a look."""
 
@@ -150,17 +148,14 @@ def counted(name: str, root: Path | None = None) -> Counted:
 
 
 def summary() -> int:
-    """Print a line for each page; 1 if a page that must keep the limits breaks one."""
+    """Print a line for each page; 1 if one breaks a limit."""
     names = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
     names += [file.relative_to(ROOT).as_posix() for file in sorted((ROOT / "docs").rglob("*.md"))]
     print(f"{'words of a sentence':<36}sentences  median  longest  over {LONG}  habits")
     pages = [counted(name) for name in names]
     for page in [*pages, counted("src")]:
         print(page.row())
-    broken = [page.name for page in pages if page.name in HELD and not page.keeps_the_limits]
-    could = [page.name for page in pages if page.name in FRONT and page.name not in HELD and page.keeps_the_limits]
-    if could:
-        print(f"keep the limits and can be added to HELD in tests/prose.py: {', '.join(could)}")
+    broken = [page.name for page in pages if not page.keeps_the_limits]
     for name in broken:
         print(
             f"{name}: expected a median of at most {MEDIAN} words, sentences of at most {LONGEST} and no habits; "
