@@ -28,7 +28,7 @@ from fewsure.training.runs import Run
 from .helpers import small_simpa
 
 CPU = torch.device("cpu")
-SMALL = {"latent": 3, "generator_hidden": (4,), "encoder_width": 8, "input_scale": 5.0, "target_scale": 5.0}
+SMALL = {"latent": 3, "generator_hidden": (4,), "encoder_width": 8, "input_scale": 5.0, "target_scale": 1.0}
 
 
 def sine_line(shot: int = 5) -> Experiment:
@@ -140,17 +140,23 @@ def test_a_method_says_which_theorem_speaks_of_it() -> None:
 
 def test_an_adapted_task_gives_its_bound_term_by_term(run: Run, tmp_path: Path) -> None:
     learner = fewsure.load(run.folder)
-    x, y = [-4.0, -1.0, 0.5, 2.0], [1.0, 2.0, 0.0, -3.0]
+    x, y = 5 * [-4.0, -1.0, 0.5, 2.0], 5 * [0.1, 0.2, 0.0, -0.3]
     adapted = learner.adapt(x, y)
     bound = adapted.bound(0.1, samples=40)
-    assert (bound.theorem, bound.form, bound.examples, bound.delta, bound.rigorous) == ("Theorem 1", "kl", 4, 0.1, True)
+    assert (bound.theorem, bound.form, bound.examples, bound.delta, bound.rigorous) == (
+        "Theorem 1",
+        "kl",
+        20,
+        0.1,
+        True,
+    )
     q = {name: value.double() for name, value in adapted.posterior["latent"].items()}
     kl = 0.5 * ((2 * q["log_std"]).exp() + q["mean"].square() - 1 - 2 * q["log_std"]).sum()
     assert bound.readings["KL[q(w) ‖ p(w)]"].value == pytest.approx(float(kl))
     assert bound.readings["KL[q(w) ‖ p(w)]"].worth == "upper bound"
     limit = torch.tensor(bound.terms["loss"], dtype=torch.float64)
     price = bernoulli_kl(limit, torch.tensor(bound.total, dtype=torch.float64))
-    assert float(price) == pytest.approx((float(kl) + math.log(2 * math.sqrt(4) / 0.095)) / 4)
+    assert float(price) == pytest.approx((float(kl) + math.log(2 * math.sqrt(20) / 0.095)) / 20)
     assert adapted.bound(0.1, samples=40) == bound != adapted.bound(0.1, samples=40, seed=1)
     adapted.save(tmp_path / "task")
     assert learner.load_adapted(tmp_path / "task").bound(0.1, samples=40) == bound

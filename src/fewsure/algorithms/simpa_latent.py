@@ -2,10 +2,15 @@
 
 prior:        z ~ p(z) = N(0, I),  w = G(z; θ)
 posterior:    z ~ q(z) = N(μ, diag σ²),  the same G, so that KL[G#q ‖ G#p] ≤ KL[q ‖ p] = ½ Σ (σ² + μ² − 1 − ln σ²)
-lower level:  (μ, ln σ) = mean over examples of attention over the support set (x_i, y_i), and then, R times,
-              (μ, ln σ) ← (μ, ln σ) + mean over examples of attention over (x_i, y_i, y_i − f(x_i; G(μ)), μ, ln σ)
+lower level:  (μ, ln σ) = attention over the members of the support set, and then, R times,
+              (μ, ln σ) ← (μ, ln σ) + attention over the members, what the function of z = μ misses at them, μ and ln σ
 upper level:  min_θ E_task  −ln 1/S Σ_s p(query | G(z_s)) per example  +  β KL[q ‖ p]                 (`predictive`)
               min_θ E_task  Theorem 1's bound on E_q[ℓ] from the m support examples, ℓ in [0, 1]      (`theorem-1`)
+
+| kind of task | members | latent | G (`posteriors.decoders`) |
+|---|---|---|---|
+| regression | examples | one, the mean over members | all weights of a network, noise on labels included |
+| classification | means of the classes' examples | one per class | the rows of a linear head above a shared embedding |
 
 θ does not depend on a new task's examples. So Theorem 1 holds for that task with the prior G#p as it stands, whatever
 the objective was. An encoder may see all of them: the theorem holds for every q at once.
@@ -21,30 +26,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fewsure.algorithms.parts.cutting import cut
 from fewsure.algorithms.parts.sets import Attention, linear, linear_init, named, normal_init, normalised
+from fewsure.core.vectorise import for_each
 from fewsure.errors import require
-from fewsure.networks.losses import gaussian_log_likelihood
-from fewsure.posteriors import outputs
-from fewsure.posteriors.latent import Latent, WeightGenerator, bounded, spread_init
+from fewsure.posteriors.decoders import Decoder, HeadDecoder, NetworkDecoder
+from fewsure.posteriors.latent import Latent, WeightGenerator, bounded
 from fewsure.theory.pac_bayes import theorem_1
-from fewsure.types import (
-    Algorithm,
-    Batch,
-    Draw,
-    Info,
-    Kind,
-    Mixture,
-    Model,
-    Noise,
-    NoiseSpec,
-    Params,
-    Parts,
-    Stage,
-    Task,
-)
+from fewsure.types import Algorithm, Batch, Draw, Info, Mixture, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
 
-FAR = 3.0
-"""Residuals that a refinement sees are cut there, in shares of `target_scale`."""
 START_LOG_STD = -1.0
 """ln σ that the encoder starts with."""
 BOUND_EXAMPLES = 32
@@ -55,14 +45,14 @@ PREDICTIVE_SHARE = 0.35
 
 @dataclass(frozen=True)
 class SimpaLatent(Algorithm):
-    """SImPa with a latent posterior: a few numbers per task decide the weights of its network, and how noisy it is.
+    """SImPa with a latent posterior: a few numbers decide the network of a task, or the head row of each class.
 
     An encoder reads the support set by attention and gives the mean and spread of a latent. One generator for all tasks
     turns samples of the latent into networks. The KL to the prior of the latent is exact and a few nats, and an upper
     bound on that of the networks.
     """
 
-    kinds: ClassVar[frozenset[Kind]] = frozenset({"regression"})
+    any_way: ClassVar[bool] = True
     own_density: ClassVar[bool] = True
     theorem: ClassVar[Literal["Theorem 1", "Theorem 2"] | None] = "Theorem 1"
 
@@ -74,10 +64,11 @@ class SimpaLatent(Algorithm):
     binary KL, and is never larger."""
     epsilon: float = 0.05
     """ε: the bound that is trained on holds with probability 1 − ε."""
+
     latent: int = 16
-    """Numbers of the latent z."""
+    """Numbers of the latent z; for classification, of each class."""
     generator_hidden: tuple[int, ...] = (64, 128)
-    """Hidden units of the generator's layers."""
+    """For regression, hidden units of the generator's layers."""
     encoder_width: int = 128
     """Units of the encoder."""
     encoder_layers: int = 2
@@ -86,14 +77,22 @@ class SimpaLatent(Algorithm):
     """R, times that the encoder looks at what the network of the mean latent misses, and moves the latent."""
     kl_weight: float = 0.003
     """β, the weight of the KL beside the likelihood of a query example."""
+    kl_weight_spread: float = 1.0
+    """Training draws β log-uniformly between `kl_weight` / this and `kl_weight` · this, and tells the encoder, so that
+    one training serves every weight between them. 1: β is always `kl_weight`."""
     train_samples: int = 8
     """S, networks per task in training."""
+    cuts: int = 0
+    """For classification, tasks of `cut_way` classes that each training task is cut into at random, after its examples
+    are embedded; 0 leaves it whole."""
+    cut_way: int = 5
+    """Classes of the tasks that training tasks are cut into, which have at least as many."""
     input_scale: float = 1.0
-    """The divisor of inputs; 1 for inputs of unit spread, as in tables."""
+    """For regression, the divisor of inputs; 1 for inputs of unit spread, as in tables."""
     target_scale: float = 1.0
-    """The divisor of targets."""
+    """For regression, the divisor of targets."""
     noise_floor: float = 0.01
-    """The least standard deviation of a label, in shares of `target_scale`."""
+    """For regression, the least standard deviation of a label, in shares of `target_scale`."""
 
     def __post_init__(self) -> None:
         for name in ("latent", "encoder_width", "encoder_layers", "train_samples"):
@@ -101,65 +100,113 @@ class SimpaLatent(Algorithm):
         for name in ("input_scale", "target_scale", "noise_floor"):
             value = getattr(self, name)
             require(0 < value < math.inf, name, "a number above 0", value)
-        require(self.refinements >= 0, "refinements", "at least 0", self.refinements)
+        for name in ("refinements", "cuts"):
+            require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
+        require(self.cut_way >= 2, "cut_way", "at least 2", self.cut_way)
         require(0 <= self.kl_weight < math.inf, "kl_weight", "a number of at least 0", self.kl_weight)
         require(0 < self.epsilon <= 1, "epsilon", "a probability in (0, 1]", self.epsilon)
+        require(1 <= self.kl_weight_spread < math.inf, "kl_weight_spread", "at least 1", self.kl_weight_spread)
+        above = self.kl_weight > 0 or not self._told
+        require(above, "kl_weight", "above 0, since kl_weight_spread multiplies it", self.kl_weight)
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
-        family = self._family(model)
-        weights = spread_init(family.network, generator)
-        points = model.network.inputs[0] + 2
-        meta = {
-            "encoder": self._reader_init(points, self.encoder_layers, generator, START_LOG_STD, scale=0.3),
-            "generator": family.init(weights, generator),
-            "noise": {"log_std": torch.tensor(math.log(0.1))},
-        }
-        seen = 4 + 2 * self.latent
-        return meta | {
-            f"refinement{number}": self._reader_init(seen, 1, generator, 0.0, scale=0.1)
-            for number in range(self.refinements)
-        }
+        decoder = self._decoder(model)
+        members, missed = decoder.sees
+        encoder = self._reader_init(members + self._told, self.encoder_layers, generator, START_LOG_STD, scale=0.3)
+        return (
+            {"encoder": encoder}
+            | decoder.init(generator)
+            | {
+                f"refinement{number}": self._reader_init(missed + 2 * self.latent, 1, generator, 0.0, scale=0.1)
+                for number in range(self.refinements)
+            }
+        )
 
     def noise(self, model: Model, support: int, query: int) -> NoiseSpec:
-        draws = dict(self.prediction_noise(model, self.train_samples, support))
+        of_task = self._cut_model(model)
+        support, query = (size * of_task.outputs // model.outputs for size in (support, query))
+        draws = dict(self.prediction_noise(of_task, self.train_samples, support))
+        if self._told:
+            draws["kl_weight"] = Draw((), "uniform")
         if self.objective == "theorem-1" and support > BOUND_EXAMPLES:
             draws["examples"] = Draw((support,), "uniform")
-        return NoiseSpec(task=draws)
+        if not self.cuts:
+            return NoiseSpec(task=draws)
+        require(model.kind == "classification", "cuts", "0 for regression", self.cuts)
+        way = of_task.outputs
+        keys = {"cut_classes": (model.outputs,), "cut_examples": (way, (support + query) // way)}
+        draws |= {name: Draw(shape, "uniform") for name, shape in keys.items()}
+        return NoiseSpec(task={name: Draw((self.cuts, *draw.shape), draw.kind) for name, draw in draws.items()})
 
     def prediction_noise(self, model: Model, samples: int, support: int) -> Mapping[str, Draw]:
-        return {"z": Draw((samples, self.latent))}
+        return {"z": Draw((samples, *self._decoder(model).shape))}
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
-        x, y = support.x / self.input_scale, support.y / self.target_scale
-        members, change = self._read(meta["encoder"], torch.cat([x, y, y / 3], -1), None)
-        state = change
-        for number in range(self.refinements):
-            q = bounded(*state.chunk(2))
-            mean, std = self._functions(meta, model, q.mean.unsqueeze(0), support.x)
-            mean, std = mean[0] / self.target_scale, std[0] / self.target_scale
-            missed = (y - mean).clamp(-FAR, FAR)
-            in_noise = (missed / std).clamp(-10, 10)
-            look = torch.cat([5 * missed, 0.3 * in_noise, mean, std.log(), state.expand(len(x), -1)], -1)
-            members, change = self._read(meta[f"refinement{number}"], look, members)
-            state = state + change
-        q = bounded(*state.chunk(2))
-        return {name: meta[name] for name in ("generator", "noise")} | {"latent": q._asdict()}
+        decoder = self._decoder(model)
+        embedded = Batch(decoder.embed(meta, support.x), support.y)
+        q = self._posterior(meta, decoder, embedded, embedded.x.new_full((), self.kl_weight))
+        return {part: meta[part] for part in decoder.parts} | {"latent": q._asdict()}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
-        posterior = self.adapt(meta, model, task.support, noise)
-        q, seen = Latent(**posterior["latent"]), self._bound_examples(task.support, noise)
-        x = torch.cat([seen.x, task.query.x])
-        means, stds = self._functions(posterior, model, q.sample(noise["z"]), x)
-        on_seen, (on_query, stds) = means[:, : len(seen.x)], (values[:, len(seen.x) :] for values in (means, stds))
-        of_functions = gaussian_log_likelihood(on_query, stds, task.query.y)
-        loss = -(of_functions.logsumexp(0) - math.log(len(of_functions))).mean()
-        kl = q.kl()
-        info = {"loss": loss, "kl": kl, "noise_std": stds.mean()}
-        predictive = loss + self.kl_weight * kl
+        decoder = self._decoder(model)
+        support, query = (Batch(decoder.embed(meta, batch.x), batch.y) for batch in (task.support, task.query))
+        task = Task(support, query)
+        if not self.cuts:
+            return self._loss(meta, model, task, noise, stage)
+
+        def of_cut(task_and_noise: tuple[Task, Noise], meta: Parts) -> tuple[Tensor, Info]:
+            return self._loss(meta, self._cut_model(model), *task_and_noise, stage)
+
+        cuts = cut(task, noise["cut_classes"], noise["cut_examples"])
+        losses, info = for_each(of_cut)((cuts, noise), meta)
+        return losses.mean(), {name: value.mean() for name, value in info.items()}
+
+    def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
+        decoder, q = self._decoder(model), Latent(**posterior["latent"])
+        return decoder.functions(decoder.outputs(posterior, q.sample(noise["z"]), decoder.embed(posterior, x)))
+
+    def predictive(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Mixture:
+        decoder, q = self._decoder(model), Latent(**posterior["latent"])
+        means, stds = decoder.outputs(posterior, q.sample(noise["z"]), decoder.embed(posterior, x)).unbind(-1)
+        return Mixture(torch.full_like(means.T, 1 / len(means)), means.T, stds.T)
+
+    def posterior_kl(self, posterior: Parts) -> Tensor:
+        """KL[q(z) ‖ p(z)], which is at least KL[G#q ‖ G#p]."""
+        return Latent(**{name: value.double() for name, value in posterior["latent"].items()}).kl()
+
+    @property
+    def _told(self) -> bool:
+        """Whether the encoder is told β."""
+        return self.kl_weight_spread > 1
+
+    def _cut_model(self, model: Model) -> Model:
+        """The model of the tasks that a training task is cut into, or of the whole task."""
+        return model._replace(outputs=min(self.cut_way, model.outputs)) if self.cuts else model
+
+    def _decoder(self, model: Model) -> Decoder:
+        """The decoder of the kind of task."""
+        if model.kind == "classification":
+            return HeadDecoder(model.network, self.latent, model.outputs)
+        family = WeightGenerator(model.network.with_outputs(2), self.latent, self.generator_hidden)
+        return NetworkDecoder(family, self.input_scale, self.target_scale, self.noise_floor)
+
+    def _loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
+        """The loss of a task whose inputs are embedded."""
+        decoder, (support, query, _) = self._decoder(model), task
+        kl_weight = query.x.new_full((), self.kl_weight)
+        if self._told:
+            kl_weight = kl_weight * self.kl_weight_spread ** (2 * noise["kl_weight"] - 1)
+        q, seen = self._posterior(meta, decoder, support, kl_weight), self._bound_examples(support, noise)
+        found = decoder.outputs(meta, q.sample(noise["z"]), torch.cat([seen.x, query.x]))
+        on_seen, on_query = found[:, : len(seen.x)], found[:, len(seen.x) :]
+        likelihoods, kl = decoder.log_likelihood(on_query, query.y), q.kl()
+        loss = -(likelihoods.logsumexp(0) - math.log(len(likelihoods))).mean()
+        info = {"loss": loss, "kl": kl} | decoder.info(on_query, query.y)
+        predictive = loss + kl_weight * kl
         if self.objective == "predictive":
             return predictive, info
-        gibbs = torch.func.vmap(model.bounded_loss, in_dims=(0, None))(on_seen, seen.y).mean()
-        examples = len(task.support.x)
+        gibbs = torch.func.vmap(model.bounded_loss, in_dims=(0, None))(decoder.functions(on_seen), seen.y).mean()
+        examples = len(support.y)
         theorem = theorem_1(gibbs.double(), kl.double(), examples=examples, epsilon=self.epsilon, form=self.form)
         bound = theorem.total.to(kl.dtype)
         weight = (1 - stage.update / (PREDICTIVE_SHARE * max(stage.planned, 1))).clamp(min=0)
@@ -172,30 +219,19 @@ class SimpaLatent(Algorithm):
         chosen = noise["examples"].argsort()[:BOUND_EXAMPLES] if "examples" in noise else slice(None)
         return Batch(support.x[chosen], support.y[chosen])
 
-    def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
-        q = Latent(**posterior["latent"])
-        return self._functions(posterior, model, q.sample(noise["z"]), x)[0]
-
-    def predictive(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Mixture:
-        q = Latent(**posterior["latent"])
-        means, stds = (value.squeeze(-1).T for value in self._functions(posterior, model, q.sample(noise["z"]), x))
-        return Mixture(torch.full_like(means, 1 / means.shape[-1]), means, stds)
-
-    def posterior_kl(self, posterior: Parts) -> Tensor:
-        """KL[q(z) ‖ p(z)], which is at least KL[G#q ‖ G#p]."""
-        return Latent(**{name: value.double() for name, value in posterior["latent"].items()}).kl()
-
-    def _family(self, model: Model) -> WeightGenerator:
-        """The generator of networks with two outputs: the mean of a label, and the logarithm of its noise."""
-        return WeightGenerator(model.network.with_outputs(2), self.latent, self.generator_hidden)
-
-    def _functions(self, parts: Parts, model: Model, z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean and the noise's standard deviation (S, N, 1) of a label, by the networks of S latents."""
-        family = self._family(model)
-        found = outputs(family.network, family(parts["generator"], z), x / self.input_scale)
-        mean, log_std = found.chunk(2, -1)
-        std = self.noise_floor + (parts["noise"]["log_std"] + log_std).clamp(-6, 4).exp()
-        return self.target_scale * mean, self.target_scale * std
+    def _posterior(self, meta: Parts, decoder: Decoder, support: Batch, kl_weight: Tensor) -> Latent:
+        """q(z) from a support set whose inputs are embedded."""
+        look = decoder.members(support)
+        if self._told:
+            look = torch.cat([look, (0.5 * kl_weight.log() + 2.5).expand(len(look), 1)], -1)
+        members, change = self._read(meta["encoder"], look, None)
+        state = decoder.collected(change)
+        for number in range(self.refinements):
+            missed = decoder.missed(meta, support, bounded(*state.chunk(2, -1)).mean)
+            look = torch.cat([missed, state.expand(len(missed), -1)], -1)
+            members, change = self._read(meta[f"refinement{number}"], look, members)
+            state = state + decoder.collected(change)
+        return bounded(*state.chunk(2, -1))
 
     def _reader_init(
         self, entries: int, layers: int, generator: torch.Generator, log_std: float, scale: float
@@ -213,7 +249,7 @@ class SimpaLatent(Algorithm):
         return {key: value for name, params in parts.items() for key, value in named(name, params).items()}
 
     def _read(self, params: Params, entries: Tensor, members: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(the members after attention, the mean over them of what (μ, ln σ) is to change by)."""
+        """(the members after attention, what (μ, ln σ) is to change by as each of them has it)."""
         hidden = linear(functional.gelu(linear(entries, params, "entry")), params, "second")
         members = hidden if members is None else members + hidden
         for number in count():
@@ -222,4 +258,4 @@ class SimpaLatent(Algorithm):
             if not own:
                 break
             members = Attention(self.encoder_width)(own, members)
-        return members, linear(normalised(members, params, "last"), params, "head").mean(0)
+        return members, linear(normalised(members, params, "last"), params, "head")

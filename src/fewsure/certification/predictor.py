@@ -36,7 +36,7 @@ from fewsure.theory.conformal import (
 )
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import CHECKPOINT, FITTED, Checkpoint, Run
-from fewsure.types import Facts, Mixture, Noise, Parts, Task
+from fewsure.types import Facts, Mixture, Model, Noise, Parts, Task
 
 CALIBRATION = "conformal.safetensors"
 """The file of a run folder with its calibration."""
@@ -76,9 +76,12 @@ class Draws(NamedTuple):
         return moved
 
 
-def new_draws(experiment: Experiment, seed: int, samples: int) -> Draws:
-    """The random numbers of a predictor with so many functions, on the CPU, so that every device has the same ones."""
-    algorithm, model, data = experiment.algorithm, experiment.model, experiment.data
+def new_draws(experiment: Experiment, seed: int, samples: int, model: Model | None = None) -> Draws:
+    """The random numbers of a predictor with so many functions, on the CPU, so that every device has the same ones.
+
+    `model` is that of tasks with another number of classes than the experiment's.
+    """
+    algorithm, model, data = experiment.algorithm, model or experiment.model, experiment.data
     shared, own = algorithm.noise(model, data.support_size, data.query_size)
     specified = shared, own, algorithm.prediction_noise(model, samples, data.support_size)
     generator = streams.generator(seed, "certify", "draws")

@@ -216,8 +216,9 @@ def adapt(predictor: Predictor, x: Any, y: Any) -> Adapted:
     model = predictor.model(1 if labels is None else len(labels.classes))
     state = predictor.state
     support = Batch(inputs.to(predictor.device), targets.to(predictor.device))
-    posterior, kept = predictor.adapt(model, support, state), support if speaks_of(experiment) else None
-    return Adapted(predictor, model, posterior, labels, counts, state, state.draws.predict, kept)
+    posterior, noise = predictor.adapt(model, support, state), predictor.noise(model, state)
+    kept = support if speaks_of(experiment) else None
+    return Adapted(predictor, model, posterior, labels, counts, state, noise, kept)
 
 
 def _warn_of_other_numbers(predictor: Predictor, counts: tuple[int, ...]) -> None:
@@ -268,7 +269,7 @@ def load_adapted(predictor: Predictor, path: str | Path) -> Adapted:
             raise FewsureError(f"{path} cannot be read as an adapted task ({key} is missing); save it again")
         posterior.setdefault(part, {})[name] = value
     support = Batch(*kept) if len(kept) == 2 else None
-    return Adapted(predictor, model, posterior, labels, counts, state, state.draws.predict, support)
+    return Adapted(predictor, model, posterior, labels, counts, state, predictor.noise(model, state), support)
 
 
 def require_coverage(coverage: float | None) -> None:

@@ -107,6 +107,12 @@ class Predictor:
             "protonet, which takes any number"
         )
 
+    def noise(self, model: Model, state: State) -> Noise:
+        """The random numbers of the functions that a task is predicted with."""
+        if model.outputs == self.experiment.model.outputs:
+            return state.draws.predict
+        return new_draws(self.experiment, SEED, SAMPLES, model).to(self.device).predict  # of as many classes
+
     def adapt(self, model: Model, support: Batch, state: State) -> Parts:
         """The part of a task's posterior that predictions need. Tensors that adapting left alone are the state's."""
         algorithm, (shared, own, _) = self.experiment.algorithm, state.draws

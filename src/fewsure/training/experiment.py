@@ -126,7 +126,7 @@ class Experiment:
     @property
     def own_density(self) -> bool:
         """Whether the method gives the density of a label itself."""
-        return self.algorithm.own_density and self.model.kind == "regression"
+        return self.algorithm.own_density and self.data.kind == "regression"
 
     @property
     def transductive(self) -> bool:

@@ -1,0 +1,189 @@
+"""From the latent of a task to its predictions: what all tasks share, and what an encoder sees of a support set.
+
+| kind of task | latent | what it decides |
+|---|---|---|
+| regression | one, (d,) | all weights of a network with two outputs: a label's mean, and the logarithm of its noise |
+| classification | one per class, (C, d) | the class's row of a linear head above an embedding that all tasks share |
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from fewsure.networks.losses import cross_entropy, gaussian_log_likelihood
+from fewsure.posteriors import outputs
+from fewsure.posteriors.latent import WeightGenerator, spread_init
+from fewsure.types import Batch, Info, Network, Parts
+
+FAR = 3.0
+"""Residuals that an encoder sees are cut there, in shares of `target_scale`."""
+ROW_SPREAD = 0.1
+"""Of what one number of a latent adds to a row of a head, at the start."""
+
+
+class Decoder(Protocol):
+    """Turns S latents into S functions, by parameters that all tasks share."""
+
+    parts: ClassVar[tuple[str, ...]]
+    """The groups of parameters that predictions need."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a task's latent."""
+
+    @property
+    def sees(self) -> tuple[int, int]:
+        """Numbers that `members` and `missed` have of each member of a support set."""
+
+    def init(self, generator: torch.Generator) -> Parts:
+        """Draw the initial parameters."""
+
+    def embed(self, parts: Parts, x: Tensor) -> Tensor:
+        """Inputs as the other functions take them."""
+
+    def members(self, support: Batch) -> Tensor:
+        """The members of a support set (M, …) that an encoder attends over."""
+
+    def missed(self, parts: Parts, support: Batch, z: Tensor) -> Tensor:
+        """What the function of one latent misses at each member of the support set (M, …)."""
+
+    def collected(self, members: Tensor) -> Tensor:
+        """What was found at each member (M, k) as numbers of the latent: (k,), or (C, k) for each class."""
+
+    def outputs(self, parts: Parts, z: Tensor, x: Tensor) -> Tensor:
+        """All that the functions of S latents say of N inputs, (S, N, …)."""
+
+    def functions(self, found: Tensor) -> Tensor:
+        """The values of functions in these outputs (S, N, C)."""
+
+    def log_likelihood(self, found: Tensor, y: Tensor) -> Float[Tensor, "S N"]:
+        """ln p(y | x, z) by these outputs."""
+
+    def info(self, found: Tensor, y: Tensor) -> Info:
+        """Of these outputs, what a person wants to see."""
+
+
+@dataclass(frozen=True)
+class NetworkDecoder:
+    """Regression: all weights of a network, the noise on labels included, from one latent."""
+
+    parts: ClassVar[tuple[str, ...]] = ("generator", "noise")
+
+    family: WeightGenerator
+    input_scale: float
+    target_scale: float
+    noise_floor: float
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.family.latent,)
+
+    @property
+    def sees(self) -> tuple[int, int]:
+        return self.family.network.inputs[0] + 2, 4
+
+    def init(self, generator: torch.Generator) -> Parts:
+        weights = spread_init(self.family.network, generator)
+        return {
+            "generator": self.family.init(weights, generator),
+            "noise": {"log_std": torch.tensor(0.1).log()},
+        }
+
+    def embed(self, parts: Parts, x: Tensor) -> Tensor:
+        return x / self.input_scale
+
+    def members(self, support: Batch) -> Tensor:
+        y = support.y / self.target_scale
+        return torch.cat([support.x, y, y / 3], -1)
+
+    def missed(self, parts: Parts, support: Batch, z: Tensor) -> Tensor:
+        mean, std = (self.outputs(parts, z.unsqueeze(0), support.x)[0] / self.target_scale).chunk(2, -1)
+        missed = (support.y / self.target_scale - mean).clamp(-FAR, FAR)
+        in_noise = (missed / std).clamp(-10, 10)
+        return torch.cat([5 * missed, 0.3 * in_noise, mean, std.log()], -1)
+
+    def collected(self, members: Tensor) -> Tensor:
+        return members.mean(0)
+
+    def outputs(self, parts: Parts, z: Tensor, x: Tensor) -> Tensor:
+        """The mean of a label and the standard deviation of its noise."""
+        found = outputs(self.family.network, self.family(parts["generator"], z), x)
+        mean, log_std = found.chunk(2, -1)
+        std = self.noise_floor + (parts["noise"]["log_std"] + log_std).clamp(-6, 4).exp()
+        return self.target_scale * torch.cat([mean, std], -1)
+
+    def functions(self, found: Tensor) -> Tensor:
+        return found[..., :1]
+
+    def log_likelihood(self, found: Tensor, y: Tensor) -> Tensor:
+        mean, std = found.chunk(2, -1)
+        return gaussian_log_likelihood(mean, std, y)
+
+    def info(self, found: Tensor, y: Tensor) -> Info:
+        return {"noise_std": found[..., 1].mean()}
+
+
+@dataclass(frozen=True)
+class HeadDecoder:
+    """Classification: the rows of a linear head from a latent per class, (weights, bias) = z A."""
+
+    parts: ClassVar[tuple[str, ...]] = ("embedding", "head")
+
+    network: Network
+    """The network whose embedding stands below the heads."""
+    latent: int
+    way: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.way, self.latent)
+
+    @property
+    def sees(self) -> tuple[int, int]:
+        return self.network.width + 1, self.network.width
+
+    def init(self, generator: torch.Generator) -> Parts:
+        rows = ROW_SPREAD * torch.randn(self.latent, self.network.width + 1, generator=generator)
+        return {"embedding": self.network.embedding.init(generator), "head": {"rows": rows}}
+
+    def embed(self, parts: Parts, x: Tensor) -> Tensor:
+        return self.network.embedding(parts["embedding"], x)
+
+    def members(self, support: Batch) -> Tensor:
+        """The mean of each class, and the logarithm of the number of its examples."""
+        member = functional.one_hot(support.y, self.way).to(support.x.dtype)
+        count = member.sum(0).unsqueeze(-1)
+        return torch.cat([_normalised(member.T @ support.x / count), count.log()], -1)
+
+    def missed(self, parts: Parts, support: Batch, z: Tensor) -> Tensor:
+        """The gradient of the log-likelihood in the weights of each row, per example of the class."""
+        logits = self.outputs(parts, z.unsqueeze(0), support.x)[0]
+        member = functional.one_hot(support.y, self.way).to(logits.dtype)
+        return (member - logits.softmax(-1)).T @ _normalised(support.x) / member.sum(0).unsqueeze(-1)
+
+    def collected(self, members: Tensor) -> Tensor:
+        return members
+
+    def outputs(self, parts: Parts, z: Tensor, x: Tensor) -> Tensor:
+        """The logits of each class."""
+        rows = z @ parts["head"]["rows"]
+        return _normalised(x) @ rows[..., :-1].mT + rows[..., -1].unsqueeze(-2)
+
+    def functions(self, found: Tensor) -> Tensor:
+        return found
+
+    def log_likelihood(self, found: Tensor, y: Tensor) -> Tensor:
+        return -cross_entropy(found, y.expand(len(found), -1))
+
+    def info(self, found: Tensor, y: Tensor) -> Info:
+        hits = found.softmax(-1).mean(0).argmax(-1) == y
+        return {"accuracy": hits.to(found.dtype).mean()}
+
+
+def _normalised(x: Tensor) -> Tensor:
+    """Each embedded input with mean 0 and variance 1 over its numbers."""
+    return functional.layer_norm(x, x.shape[-1:])

@@ -1,0 +1,196 @@
+"""SImPa with a latent posterior for classification: a latent per class, and the head that it makes."""
+
+import pytest
+import torch
+
+from fewsure.algorithms.parts.cutting import cut
+from fewsure.algorithms.simpa_latent import SimpaLatent
+from fewsure.core import streams
+from fewsure.core.vectorise import draw_noise
+from fewsure.errors import FewsureError
+from fewsure.networks.conv4 import Conv4
+from fewsure.networks.losses import classification, regression
+from fewsure.networks.mlp import Mlp
+from fewsure.posteriors.decoders import HeadDecoder
+from fewsure.posteriors.latent import Latent
+from fewsure.types import Batch, Model, Network, Stage, Task
+
+from .helpers import assert_gradient_equals_finite_differences, assert_vectorised_equals_loop
+
+WAY, SHOT, QUERY = 3, 2, 4
+
+
+def small(**options: object) -> SimpaLatent:
+    settings = {"latent": 3, "encoder_width": 8, "encoder_layers": 1, "train_samples": 3, "refinements": 1}
+    return SimpaLatent(**(settings | options))  # type: ignore[arg-type]
+
+
+def model_of(way: int = WAY, network: Network | None = None) -> Model:
+    return classification(network or Mlp((4, 6, 5, way)), way)
+
+
+def batches(tasks: int, way: int = WAY, shape: tuple[int, ...] = (4,)) -> Task:
+    generator = streams.generator(way, "classes")
+
+    def batch(each: int) -> Batch:
+        y = torch.arange(way).repeat_interleave(each).expand(tasks, -1)
+        return Batch(torch.randn(tasks, way * each, *shape, generator=generator), y)
+
+    return Task(batch(SHOT), batch(QUERY))
+
+
+def one(task: Task) -> Task:
+    return Task(*(Batch(batch.x[0], batch.y[0]) for batch in task[:2]))
+
+
+def problem(method: SimpaLatent, model: Model, shape: tuple[int, ...] = (4,)) -> tuple:
+    generator = streams.generator(0, "test")
+    meta = method.init(model, generator)
+    spec = method.noise(model, model.outputs * SHOT, model.outputs * QUERY)
+    return meta, batches(4, model.outputs, shape), *draw_noise(spec, 4, generator), Stage(torch.tensor(0), 4)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("options", [{}, {"refinements": 0}, {"cuts": 4, "cut_way": 2, "kl_weight_spread": 3.0}])
+def test_vectorised_equals_loop_and_the_meta_gradient_equals_finite_differences(options: dict) -> None:
+    method, model = small(**options), model_of()
+    assert_vectorised_equals_loop(method, model, problem(method, model))
+    assert_gradient_equals_finite_differences(method, model, problem(method, model), step=1e-6)
+
+
+@pytest.mark.usefixtures("float64")
+def test_without_refinements_the_head_is_versas() -> None:
+    """Gaussian rows, so Gaussian logits in closed form; where classes do not attend, each is amortised by itself."""
+    decoder = HeadDecoder(Mlp((5, WAY)), 6, WAY)
+    generator = streams.generator(0, "versa")
+    q = Latent(torch.randn(WAY, 6, generator=generator), 0.3 * torch.randn(WAY, 6, generator=generator))
+    x, parts = torch.randn(4, 5, generator=generator), {"head": {"rows": torch.eye(6)}}
+    logits = decoder.outputs(parts, q.sample(torch.randn(20_000, WAY, 6, generator=generator)), x)
+    features = torch.cat([torch.nn.functional.layer_norm(x, (5,)), torch.ones(4, 1)], -1)
+    variance = features.square() @ (2 * q.log_std).exp().T
+    torch.testing.assert_close(logits.mean(0), features @ q.mean.T, atol=0.1, rtol=0)
+    torch.testing.assert_close(logits.var(0), variance, atol=0, rtol=0.1)
+
+    method, model, task = small(refinements=0), model_of(), one(batches(1))
+    meta = method.init(model, generator)
+    meta["encoder"]["layer0.mix.weight"] *= 0  # no attention to other classes
+    others = Batch(torch.where((task.support.y == 0).unsqueeze(-1), task.support.x, 7.0), task.support.y)
+    found, changed = (method.adapt(meta, model, support, {})["latent"]["mean"] for support in (task.support, others))
+    assert torch.equal(found[0], changed[0])
+    assert not torch.allclose(found[1], changed[1])
+
+
+@pytest.mark.usefixtures("float64")
+def test_without_spread_and_kl_it_is_one_head_with_the_cross_entropy_of_its_predictions() -> None:
+    method, model, task = small(kl_weight=0.0), model_of(), one(batches(1))
+    meta = method.init(model, streams.generator(0, "init"))
+    silent = {"z": torch.zeros(3, WAY, 3)}
+    (logits, *others) = method.predict(method.adapt(meta, model, task.support, {}), model, task.query.x, silent)
+    assert all(torch.equal(logits, other) for other in others)
+    loss, _ = method.loss(meta, model, task, silent, Stage(torch.tensor(0), 1))
+    torch.testing.assert_close(loss, model.loss(logits, task.query.y).mean())
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_loss_is_the_mixtures_likelihood_and_the_kl_of_all_classes() -> None:
+    method, model, task = small(kl_weight=0.5), model_of(), one(batches(1))
+    meta = method.init(model, streams.generator(0, "init"))
+    noise = {"z": torch.randn(3, WAY, 3, generator=streams.generator(0, "z"))}
+    posterior = method.adapt(meta, model, task.support, {})
+    probabilities = method.predict(posterior, model, task.query.x, noise).softmax(-1).mean(0)
+    nll = -probabilities[torch.arange(WAY * QUERY), task.query.y].log().mean()
+    q = posterior["latent"]
+    normal = torch.distributions.Normal(q["mean"], q["log_std"].exp())
+    kl = torch.distributions.kl_divergence(normal, torch.distributions.Normal(0.0, 1.0)).sum()
+    loss, info = method.loss(meta, model, task, noise, Stage(torch.tensor(0), 1))
+    torch.testing.assert_close(loss, nll + 0.5 * kl)
+    torch.testing.assert_close(info["kl"], kl)
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_order_of_the_support_set_does_not_matter_and_classes_are_exchangeable() -> None:
+    method, model, task = small(), model_of(), one(batches(1))
+    meta = method.init(model, streams.generator(0, "init"))
+    x, y = task.support
+    order, renamed = torch.randperm(len(y), generator=streams.generator(0, "order")), torch.tensor([2, 0, 1])
+    found = method.adapt(meta, model, task.support, {})["latent"]["mean"]
+    shuffled = method.adapt(meta, model, Batch(x[order], y[order]), {})["latent"]["mean"]
+    turned = method.adapt(meta, model, Batch(x, renamed[y]), {})["latent"]["mean"]
+    torch.testing.assert_close(shuffled, found)
+    torch.testing.assert_close(turned[renamed], found)
+
+
+def test_the_same_parameters_serve_any_way_and_shot() -> None:
+    method = small()
+    meta = method.init(model_of(), streams.generator(0, "init"))
+    for way in (2, 7):
+        model, task = model_of(way), one(batches(1, way))
+        noise = {"z": torch.randn(method.prediction_noise(model, 4, way)["z"].shape)}
+        posterior = method.adapt(meta, model, task.support, {})
+        assert method.predict(posterior, model, task.query.x, noise).shape == (4, way * QUERY, way)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("norm", ["support", "instance"])
+def test_a_prediction_depends_on_no_other_query(norm: str) -> None:
+    network = Conv4((1, 16, 16), WAY, filters=4, norm=norm)  # type: ignore[arg-type]
+    method, model, task = small(), model_of(network=network), one(batches(1, shape=(1, 16, 16)))
+    model = model.given(task.support)
+    meta = method.init(model, streams.generator(0, "init"))
+    noise = {"z": torch.randn(4, WAY, 3, generator=streams.generator(0, "z"))}
+    posterior = method.adapt(meta, model, task.support, {})
+    together = method.predict(posterior, model, task.query.x, noise)
+    alone = torch.cat([method.predict(posterior, model, x.unsqueeze(0), noise) for x in task.query.x], 1)
+    torch.testing.assert_close(together, alone)
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_cut_task_has_the_examples_of_its_classes_and_no_others() -> None:
+    task, tasks, way = one(batches(1)), 50, 2
+    generator = streams.generator(0, "cut")
+    keys = torch.rand(tasks, WAY, generator=generator), torch.rand(tasks, way, SHOT + QUERY, generator=generator)
+    cuts = cut(task, *keys)
+    assert cuts.support.x.shape == (tasks, way * SHOT, 4)
+    assert cuts.query.x.shape == (tasks, way * QUERY, 4)
+    x, y = (torch.cat(parts) for parts in zip(task.support, task.query, strict=True))
+    chosen = keys[0].argsort(-1)
+    for number in range(tasks):
+        own = torch.cat([cuts.support.x[number], cuts.query.x[number]])
+        labels = torch.cat([cuts.support.y[number], cuts.query.y[number]])
+        for label in range(way):
+            expected = x[y == chosen[number, label]]
+            assert sorted(own[labels == label].tolist()) == sorted(expected.tolist())
+
+
+@pytest.mark.usefixtures("float64")
+def test_cut_whole_with_one_cut_the_loss_is_that_of_the_task_itself() -> None:
+    model, task = model_of(), one(batches(1))
+    whole, parts = small(), small(cuts=1, cut_way=WAY)
+    meta = whole.init(model, streams.generator(0, "init"))
+    z = torch.randn(3, WAY, 3, generator=streams.generator(0, "z"))
+    in_order = torch.arange(SHOT + QUERY).double().expand(1, WAY, -1)
+    keys = {"cut_classes": torch.arange(WAY).double().unsqueeze(0), "cut_examples": in_order}
+    stage = Stage(torch.tensor(0), 1)
+    expected, _ = whole.loss(meta, model, task, {"z": z}, stage)
+    found, _ = parts.loss(meta, model, task, {"z": z.unsqueeze(0), **keys}, stage)
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_encoder_is_told_the_weight_of_the_kl() -> None:
+    method, model, task = small(kl_weight=0.01, kl_weight_spread=10.0), model_of(), one(batches(1))
+    meta = method.init(model, streams.generator(0, "init"))
+    other = small(kl_weight=0.05, kl_weight_spread=10.0)
+    found, changed = (given.adapt(meta, model, task.support, {})["latent"]["mean"] for given in (method, other))
+    assert not torch.allclose(found, changed)
+    noise = {"z": torch.zeros(3, WAY, 3)}
+    stage = Stage(torch.tensor(0), 1)
+    for uniform, weight in ((0.5, 0.01), (1.0, 0.1)):
+        total, info = method.loss(meta, model, task, noise | {"kl_weight": torch.tensor(uniform)}, stage)
+        assert float((total - info["loss"]) / info["kl"]) == pytest.approx(weight, rel=1e-4)
+
+
+def test_options_that_do_not_fit_are_refused_in_one_line() -> None:
+    with pytest.raises(FewsureError, match="`cuts`"):
+        small(cuts=2).noise(regression(Mlp((1, 5, 1))), 5, 5)
+    with pytest.raises(FewsureError, match="`kl_weight`"):
+        small(kl_weight=0.0, kl_weight_spread=2.0)
