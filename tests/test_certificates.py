@@ -255,7 +255,7 @@ def test_a_calibration_is_for_tasks_like_its_own() -> None:
 
 @pytest.mark.parametrize("way", [5, None])
 def test_a_saved_calibration_reads_back(tmp_path: Path, way: int | None) -> None:
-    path, written = tmp_path / "conformal.safetensors", calibration(way=way)
+    path, written = tmp_path / "conformal-5.safetensors", calibration(way=way)
     conformal.save(path, written)
     read = conformal.load(path)
     torch.testing.assert_close(read.scores, written.scores, rtol=0, atol=0)
@@ -267,7 +267,7 @@ def test_a_saved_calibration_reads_back(tmp_path: Path, way: int | None) -> None
 
 
 def test_a_damaged_calibration_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "conformal.safetensors"
+    path = tmp_path / "conformal-5.safetensors"
     with pytest.raises(FewsureError, match="is not there; make it with `fewsure certify`"):
         conformal.load(path)
     conformal.save(path, calibration())

@@ -16,7 +16,7 @@ from fewsure.certification import calibration_of, draws_of, with_coverage
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import Unit, environment_of, fresh_blocks
 from fewsure.certification.freshness import require_fresh
-from fewsure.certification.predictor import CertifiedPredictor, new_draws, scores
+from fewsure.certification.predictor import CertifiedPredictor, calibration_file, new_draws, scores
 from fewsure.certification.theorem_2 import theorem_of
 from fewsure.cli.main import main
 from fewsure.core import streams
@@ -193,7 +193,7 @@ def test_a_calibration_of_another_checkpoint_or_experiment_is_refused(regression
     assert calibration_of(other) is None
     with pytest.raises(FewsureError, match="of this experiment, whose random numbers are"):
         draws_of(calibration, other.experiment)
-    (other.folder / "conformal.safetensors").write_bytes((regression.folder / "conformal.safetensors").read_bytes())
+    (other.folder / "conformal-5.safetensors").write_bytes((regression.folder / "conformal-5.safetensors").read_bytes())
     with pytest.raises(FewsureError, match="belongs to another checkpoint; run `fewsure certify"):
         calibration_of(other)
 
@@ -201,7 +201,7 @@ def test_a_calibration_of_another_checkpoint_or_experiment_is_refused(regression
 def test_training_further_removes_what_was_certified(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", sine_line())
     certify_run(run, CPU, Request(tasks=4, bound_samples=4))
-    assert {"certificate.json", "conformal.safetensors"} <= set(files(run.folder))
+    assert {"certificate.json", "conformal-5.safetensors"} <= set(files(run.folder))
     run.forget_evaluation()
     assert set(files(run.folder)) == {"config.json", "data.json", "checkpoint.safetensors"}
 
@@ -237,13 +237,13 @@ def test_certificate_and_coverage_hold_on_many_other_tasks(classification: Run) 
 def test_tasks_on_which_adaptation_diverged_count_as_lost(tmp_path: Path) -> None:
     experiment = blobs(tmp_path / "blobs")
     run = untrained(tmp_path / "run", dataclasses.replace(experiment, algorithm=Maml(inner_lr=1e30)))
-    (run.folder / "conformal.safetensors").write_bytes(b"of an earlier certificate")
+    calibration_file(run, experiment.data.test_shot).write_bytes(b"of an earlier certificate")
     record = certify_run(run, CPU, Request(tasks=20))
     assert record["held_out"]["mean"] == record["held_out"]["limit"] == 1
     assert record["held_out"]["vacuous"]
     assert record["held_out"]["diverged"] == 20
     assert record["conformal"] == {"reason": "no sets: adaptation diverged on 20 of 20 tasks"}
-    assert not (run.folder / "conformal.safetensors").exists()
+    assert not calibration_file(run, experiment.data.test_shot).exists()
     assert "no sets: adaptation diverged" in certificate_text(record)
 
 

@@ -161,6 +161,43 @@ def test_classes_are_learned_over_a_range_of_examples_of_each() -> None:
     assert learner.evaluate(tasks=20, shot=6, quiet=True)["shot"] == 6
 
 
+def test_sets_are_those_of_a_certified_number_of_examples_or_of_the_nearest_smaller_one(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    slopes = random.normal(size=(60, 2))
+    inputs = random.normal(size=(60, 20, 2))
+    tasks = [(x, x @ slope + random.normal(size=20)) for x, slope in zip(inputs, slopes, strict=True)]
+    learner = fewsure.Learner("maml", data=tasks, shot="1-6", query=4, hidden=(4,)).train(updates=3, quiet=True)
+    record = learner.certify(shot=(2, 5), alpha=0.2, quiet=True)
+    assert [one["shot"] for one in (record, *record["also"])] == [2, 5]
+    assert json.loads((learner.folder / "certificate.json").read_text()) == record
+    x, y = tasks[0]
+    exact, more = learner.adapt(x[:5], y[:5]), learner.adapt(x[:6], y[:6])
+    found = more.predict(x, coverage=0.8)
+    assert (exact.predict(x, coverage=0.8).certified_examples, found.certified_examples) == (5, 5)
+    fewer, calibration = more.certified()
+    assert (calibration.shot, fewer.counts) == (5, (5,))
+    assert np.array_equal(fewer.predict(x, coverage=0.8).lower, found.lower)
+    assert not np.array_equal(found.mean, fewer.predict(x).mean)  # the prediction is that of all examples
+    more.save(tmp_path / "task.safetensors")
+    read = learner.load_adapted(tmp_path / "task.safetensors").predict(x, coverage=0.8)
+    assert np.array_equal(read.lower, found.lower)
+    assert learner.adapt(x[:3], y[:3]).predict(x, coverage=0.8).certified_examples == 2
+    with pytest.raises(FewsureError, match=r"certified for 2 and 5 examples, but got 1; run `fewsure certify .* 1`"):
+        learner.adapt(x[:1], y[:1]).predict(x, coverage=0.8)
+
+
+def test_sets_of_classes_with_different_numbers_of_examples_take_as_many_of_each() -> None:
+    random = np.random.default_rng(0)
+    tasks = [(random.normal(size=(24, 2)) + 3 * (np.arange(24) % 2)[:, None], np.arange(24) % 2) for _ in range(60)]
+    learner = fewsure.Learner("protonet", data=tasks, shot="1-4", query=4, hidden=(4,)).train(updates=3, quiet=True)
+    learner.certify(shot=2, alpha=0.2, quiet=True)
+    x, y = tasks[0]
+    adapted = learner.adapt(x[:7], y[:7])
+    assert adapted.counts == (4, 3)
+    assert adapted.certified()[0].counts == (2, 2)
+    assert len(adapted.predict(x, coverage=0.8).sets) == 24
+
+
 def test_ranges_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(tmp_path / "run")
     options = ["--updates", "3", "--tasks", "2", "--query", "4", "--hidden", "4", "--out", run, "--json"]
@@ -169,5 +206,10 @@ def test_ranges_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["shot"] == 7
     assert main(["evaluate", run, "--tasks", "20", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["shot"] == 57
+    assert main(["certify", run, "--tasks", "20", "--shot", "3", "9", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [one["shot"] for one in (record, *record["also"])] == [3, 9]
+    assert main(["certify", run, "--tasks", "20", "--shot", "3", "9"]) == 0
+    assert capsys.readouterr().out.count("held-out certificate") == 2
     assert main(["train", "maml", "--shot", "9-4", *options]) == 2
     assert "invalid number or range value: '9-4'" in capsys.readouterr().err

@@ -380,7 +380,7 @@ def all_readers(place: Path) -> dict[str, Reader]:
         "run: fitted.json": Reader(
             file("fitted.json", lambda path: run.fitted(["noise_std"])), [b'{"noise_std": 0.25}\n']
         ),
-        "run: calibration": run_file("conformal.safetensors", conformal.load),
+        "run: calibration": run_file("conformal-5.safetensors", conformal.load),
         "run: data.json": run_file("data.json", lambda path: require_fresh(run, run.experiment)),
         "run: certificate.json": Reader(certificate, [whole_certificate]),
         "adapted task": Reader(file("adapted.safetensors", learner.load_adapted), [adapted.read_bytes()]),

@@ -1,6 +1,6 @@
 """From a trained run to its certificates, and to predictions with coverage:
 
-    calibration = calibration_of(run)                 # None if `fewsure certify` has not been run
+    calibration = calibration_of(run, shot=…)         # None if `fewsure certify` has not been run
     draws = draws_of(calibration, experiment)         # adapt and predict with these random numbers, not with others
     with_coverage(calibration, experiment, outputs, shot=…, coverage=0.9)
 

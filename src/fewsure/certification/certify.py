@@ -17,8 +17,8 @@ from torch import Tensor
 from fewsure.certification.environment import FreshTasks, Unit, environment_of, fresh_blocks, unit_of
 from fewsure.certification.freshness import Freshness, require_fresh
 from fewsure.certification.predictor import (
-    CALIBRATION,
     CertifiedPredictor,
+    calibration_file,
     load_predictor,
     loss_of,
     measure,
@@ -66,6 +66,9 @@ class Request:
     """The kind of a new task. `tasks`: another draw from the same classes or groups. `new-tasks`: a task of new classes
     or of a new group, if they are a random sample. It has fewer tasks, since no two may share a class or a group.
     `none`: new-tasks on data of your own, and tasks elsewhere."""
+    shot: tuple[int, ...] = ()
+    """Numbers of support examples of a task, or of each of its classes, each with statements of its own; the number
+    that the run was trained with, or the middle of its range, if none is given."""
     bound_samples: int = 200
     """Networks drawn behind Theorem 1 of each task, or draws of θ, adaptation noise and z behind Theorem 2."""
     verify: int = 0
@@ -79,6 +82,7 @@ class Request:
         require(self.tasks is None or self.tasks >= 2, "tasks", enough, self.tasks)
         require_share(self.delta, "delta")
         require_share(self.alpha, "alpha")
+        require(all(shot >= 1 for shot in self.shot), "shot", "numbers of at least 1 example", self.shot)
         require(self.bound_samples >= 4, "bound_samples", "at least 4", self.bound_samples)
         require(self.verify == 0 or self.verify >= 2, "verify", "0, or at least 2 tasks", self.verify)
 
@@ -86,10 +90,20 @@ class Request:
 def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, Any]:
     """Certify a run's checkpoint, keep the certificate in the run folder, and return it as JSON values.
 
-    Nothing is written unless all of it worked. Numbers that are not finite are null.
+    Of several numbers of examples, it is that of the first; `also` holds those of the others. Numbers that are not
+    finite are null.
     """
+    first, *others = (_certify_shot(run, device, request, shot) for shot in request.shot or [None])
+    record = first | ({"also": others} if others else {})
+    if is_rank_zero():
+        write_atomically(run.folder / "certificate.json", json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def _certify_shot(run: Run, device: torch.device, request: Request, shot: int | None) -> dict[str, Any]:
+    """The certificate for tasks with so many support examples, whose calibration is kept. All of it worked, or none."""
     start = time.perf_counter()
-    digest, experiment, checkpoint = load_predictor(run, device)
+    digest, experiment, checkpoint = load_predictor(run, device, shot)
     freshness = require_fresh(run, experiment)
     unit = unit_of(experiment.data, request.unit)
     environment = environment_of(experiment, unit, request.seed, device)
@@ -145,11 +159,11 @@ def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, A
         record["measured"] = {**mean, "tasks": len(others["loss"]), "on": name}
     record = finite(record | {"seconds": round(time.perf_counter() - start, 3)})
     if is_rank_zero():
+        path = calibration_file(run, experiment.data.test_shot)
         if calibration is None:
-            (run.folder / CALIBRATION).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         else:
-            conformal.save(run.folder / CALIBRATION, calibration)
-        write_atomically(run.folder / "certificate.json", json.dumps(record, indent=1) + "\n")
+            conformal.save(path, calibration)
     return record
 
 

@@ -9,6 +9,7 @@ the calibration, and predictions with coverage use `draws_of`.
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -38,16 +39,26 @@ from fewsure.training.experiment import Experiment
 from fewsure.training.runs import CHECKPOINT, FITTED, Checkpoint, Run
 from fewsure.types import Facts, Mixture, Model, Noise, Parts, Task
 
-CALIBRATION = "conformal.safetensors"
-"""The file of a run folder with its calibration."""
+
+def calibration_file(run: Run, shot: int) -> Path:
+    """The file of a run folder with its calibration for tasks with so many support examples (of each class)."""
+    return run.folder / f"conformal-{shot}.safetensors"
 
 
-def calibration_of(run: Run) -> Calibration | None:
+def calibrated_shots(run: Run) -> dict[int, int]:
+    """The numbers of examples that a run is calibrated for, in order, with the times of their files."""
+    found = [path.stem.removeprefix("conformal-") for path in run.folder.glob("conformal-*.safetensors")]
+    numbers = sorted(int(shot) for shot in found if shot.isascii() and shot.isdecimal())
+    return {shot: calibration_file(run, shot).stat().st_mtime_ns for shot in numbers}
+
+
+def calibration_of(run: Run, shot: int | None = None) -> Calibration | None:
     """The calibration that `fewsure certify` made for the run's checkpoint; None before it was run.
 
-    A calibration of another checkpoint is refused: its coverage would not hold.
+    It is for tasks with `shot` support examples, or so many of each class; by default as many as the run tests with. A
+    calibration of another checkpoint is refused: its coverage would not hold.
     """
-    path = run.folder / CALIBRATION
+    path = calibration_file(run, run.experiment.data.test_shot if shot is None else shot)
     if not path.is_file():
         return None
     calibration = conformal.load(path)
@@ -127,14 +138,14 @@ def with_coverage(
     return prediction_intervals(summary["mean"], threshold, summary["spread"])
 
 
-def load_predictor(run: Run, device: torch.device) -> tuple[str, Experiment, Checkpoint]:
-    """(the digest that names it, the experiment with what was learned as it tests, the last checkpoint).
+def load_predictor(run: Run, device: torch.device, shot: int | None = None) -> tuple[str, Experiment, Checkpoint]:
+    """(the digest that names it, the experiment with what was learned for so many examples, the last checkpoint).
 
     The digest comes first: if training replaces the checkpoint meanwhile, what is made with it is refused.
     """
     calibrated(run, device)  # what is learned is part of what the digest is of
     digest = checkpoint_digest(run)
-    return digest, calibrated(run, device).with_shot(), run.load(device)
+    return digest, calibrated(run, device).with_shot(shot), run.load(device)
 
 
 def checkpoint_digest(run: Run) -> str:

@@ -10,6 +10,7 @@ examples:
   fewsure certify runs/simpa
   fewsure certify runs/simpa --tasks 10000 --delta 0.01 --alpha 0.05
   fewsure certify runs/omniglot --unit new-tasks              what carries over to classes that nobody has seen
+  fewsure certify runs/simpa --shot 3 5 10                    for several numbers of examples
   fewsure certify runs/simpa --verify 20000                   the loss on so many other tasks beside the certificate
 """
 
@@ -53,6 +54,8 @@ def main(arguments: list[str]) -> None:
             if record["updates"] < record["planned_updates"]:
                 of = f"checkpoint at {record['updates']:,} of {record['planned_updates']:,} updates"
                 print(f"fewsure: {of}", file=sys.stderr)
+            records = [record, *record.get("also", [])]
             if options.results is not None:
-                keep(record, options.results, options.page)
-            print(json.dumps(record) if options.json else certificate_text(record))
+                for one in records:
+                    keep(one, options.results, options.page)
+            print(json.dumps(record) if options.json else "\n\n".join(map(certificate_text, records)))

@@ -57,7 +57,10 @@ def main(arguments: list[str]) -> None:
         balance = "; their classes should be in balance" if adapted.model.network.transductive else ""
         _note(f"this run is transductive: all query points are predicted together{balance}")
     if options.coverage is not None:
-        calibration = adapted.require_calibration()
+        task, calibration = adapted.certified()
+        if task is not adapted:
+            each = "" if adapted.labels is None else " of each class"
+            _note(f"sets and intervals come from {task.counts[0]} of the examples{each}, the number that is certified")
         _note(f"coverage {options.coverage:g} is that of a new task like {calibration.environment}")
         if math.isinf(calibration.threshold(round(1 - options.coverage, 12))):
             everything = "sets hold every label" if calibration.way else "intervals have no ends"

@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fewsure.certification.predictor import with_coverage
-from fewsure.certification.theorem_1 import bound_of_task, require_speaks_of, speaks_of
+from fewsure.certification.predictor import calibrated_shots, with_coverage
+from fewsure.certification.theorem_1 import bound_of_task, require_speaks_of
+from fewsure.core import streams
 from fewsure.core.config import checked, from_json
 from fewsure.core.files import write_atomically
 from fewsure.errors import Diverged, FewsureError, require
@@ -51,8 +52,8 @@ class Adapted:
     """The part that it shares with the tasks beside it."""
     noise: Noise
     """The random numbers of its sampled functions."""
-    support: Batch | None
-    """Its examples as networks see them, kept for a method that Theorem 1 speaks of."""
+    support: Batch
+    """Its examples as networks see them."""
 
     def predict(
         self, x: Any, *, coverage: float | None = None, batch_size: int = BATCH_SIZE
@@ -60,16 +61,16 @@ class Adapted:
         """Predictions at x (N, …), a numpy array, a list or a tensor.
 
         With `coverage`, also sets of labels or intervals that hold the truth with that probability, in the sense of
-        docs/guarantees.md; the run must be certified. The same call gives the same numbers. Unless the run
-        is transductive, a prediction depends on its own x alone.
+        docs/guarantees.md; the run must be certified. Where it is not for this number of examples, sets are those of
+        the task adapted to the nearest smaller number that is certified, drawn from its examples. The same call gives
+        the same numbers. Unless the run is transductive, a prediction depends on its own x alone.
         """
         require(batch_size >= 1, "batch_size", "at least 1", batch_size)
         require_coverage(coverage)
-        calibration = self.require_calibration() if coverage is not None else None
+        certified = self.certified() if coverage is not None else None
         inputs = read_inputs(x, self.predictor.scale, "x").to(self.predictor.device)
         networks, density = self.outputs(inputs, batch_size), self.density(inputs, batch_size)
-        experiment, scale = self.predictor.experiment, self.predictor.scale
-        temperature = temperature_of(experiment)
+        temperature, scale = temperature_of(self.state.experiment), self.predictor.scale
         outputs = temperature.divide(networks)
         if not bool(outputs.isfinite().all()):
             raise Diverged(
@@ -79,15 +80,17 @@ class Adapted:
         as_tensors = isinstance(x, torch.Tensor)
         place = x.device if isinstance(x, torch.Tensor) else torch.device("cpu")
         promise: Promise | None = None
-        if calibration is not None and coverage is not None:
-            region: Any = with_coverage(
-                calibration, experiment, outputs, density, shot=self.counts[0], coverage=coverage
-            )
+        if certified is not None and coverage is not None:
+            task, calibration = certified
+            basis = (outputs, density) if task is self else task.basis(inputs, batch_size)
+            number = task.counts[0]
+            region: Any = with_coverage(calibration, task.state.experiment, *basis, shot=number, coverage=coverage)
             if self.labels is None:
                 region = tuple(scale.values(end).to(place) for end in region)
-            promise = Promise(coverage, calibration.environment, region)
+            promise = Promise(coverage, calibration.environment, region, number)
         if self.labels is None:
-            in_users_unit = self.predictor.in_users_unit(outputs.squeeze(-1), density)
+            noise_std = self.state.experiment.data.noise_std or 0.0
+            in_users_unit = self.predictor.in_users_unit(outputs.squeeze(-1), density, noise_std)
             samples, density = pytree.tree_map(lambda part: part.to(place), in_users_unit)
             return ValuePrediction(samples, density, promise=promise, as_tensors=as_tensors)
         given = (networks.double().to(place), temperature, self.labels)
@@ -107,12 +110,11 @@ class Adapted:
         require_share(checked(float, delta, "delta"), "delta")
         require(samples >= 2, "samples", "at least 2", samples)
         require_speaks_of(self.predictor.experiment)
-        assert self.support is not None
 
         def outputs(x: Tensor, noise: Noise) -> Tensor:
             return self.predictor.outputs(self.posterior, self.model, x, noise)
 
-        task = (self.predictor.experiment, self.model, self.posterior, outputs, self.support)
+        task = (self.state.experiment, self.model, self.posterior, outputs, self.support)
         return bound_of_task(*task, delta=delta, samples=samples, seed=seed)
 
     def __repr__(self) -> str:
@@ -138,29 +140,54 @@ class Adapted:
         found = [self.predictor.density(self.posterior, self.model, batch, self.noise) for batch in batches]
         return Mixture(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
+    def basis(self, x: Tensor, batch_size: int = BATCH_SIZE) -> tuple[Tensor, Mixture | None]:
+        """The basis of sets: outputs divided by their temperature, and the density of a method that has its own."""
+        outputs = temperature_of(self.state.experiment).divide(self.outputs(x, batch_size))
+        return outputs, self.density(x, batch_size)
+
     def _batches(self, x: Tensor, batch_size: int) -> Sequence[Tensor]:
         return [x] if self.model.network.transductive else torch.split(x, batch_size)
 
-    def require_calibration(self) -> Calibration:
-        """The calibration behind coverage; a task for which none holds is refused."""
-        run = self.predictor.run.folder
-        calibration = self.predictor.state.calibration
-        if calibration is None:
+    def certified(self) -> tuple["Adapted", Calibration]:
+        """The task whose sets have coverage, and its calibration; a task for which none holds is refused.
+
+        It is this one, or where its number of examples is not certified, this one adapted to the nearest smaller number
+        that is, of its examples (or of each class's) drawn at random.
+        """
+        run, least = self.predictor.run.folder, min(self.counts)
+        shots = calibrated_shots(self.predictor.run)
+        if not shots:
             raise FewsureError(
                 f"coverage needs a certified run: run `fewsure certify {run}` once, or learner.certify() in Python"
             )
-        if calibration.checkpoint != self.predictor.digest or self.predictor.state.digest != self.state.digest:
-            raise FewsureError(f"{run} was trained or certified after this task was adapted; load it and adapt again")
-        if len(set(self.counts)) > 1:
+        smaller = [shot for shot in shots if shot <= least]
+        if not smaller:
+            each = "" if self.labels is None else " of each class"
             raise FewsureError(
-                f"coverage holds for {calibration.shot} examples of each class, but got {min(self.counts)} to "
-                f"{max(self.counts)}"
+                f"{run} is certified for {' and '.join(map(str, shots))} examples{each}, but got {least}; run `fewsure "
+                f"certify {run} --shot {least}`, or give more"
             )
+        state = self.predictor.state(smaller[-1])
+        calibration = state.calibration
+        own = {least} == set(self.counts) and least == smaller[-1]
+        same = calibration is not None and calibration.checkpoint == self.predictor.digest
+        if calibration is None or not same or (own and state.digest != self.state.digest):
+            raise FewsureError(f"{run} was trained or certified after this task was adapted; load it and adapt again")
         way = None if self.labels is None else len(self.labels.classes)
         # How many query points there are is seen to when there are some.
         points = calibration.query * (calibration.way or 1)
-        calibration.require_like(way=way, shot=self.counts[0], points=points)
-        return calibration
+        calibration.require_like(way=way, shot=smaller[-1], points=points)
+        return (self if own else self._with_fewer(smaller[-1], state)), calibration
+
+    def _with_fewer(self, shot: int, state: State) -> "Adapted":
+        """The task adapted to so many of its examples (of each class), drawn at random, whatever they are."""
+        order = torch.randperm(sum(self.counts), generator=streams.generator(shot, "certify", "examples"))
+        classes = torch.zeros(len(order)) if self.labels is None else self.support.y.cpu()
+        kept = torch.cat([order[classes[order] == label][:shot] for label in range(len(self.counts))])
+        support = Batch(*(part[kept.sort().values.to(part.device)] for part in self.support))
+        posterior, counts = self.predictor.adapt(self.model, support, state), (shot,) * len(self.counts)
+        fewer = {"posterior": posterior, "counts": counts, "support": support}
+        return replace(self, state=state, noise=self.predictor.noise(self.model, state), **fewer)  # type: ignore[arg-type]
 
     def save(self, path: str | Path) -> None:
         """Write what the learner does not have of the task to a safetensors file, for `learner.load_adapted`."""
@@ -179,10 +206,9 @@ class Adapted:
     def _own_tensors(self) -> dict[str, Tensor]:
         """The posterior without what every task starts from and this one has as it was."""
         start = self.state.start
-        kept = {} if self.support is None else {SUPPORT: self.support._asdict()}
         return {
             f"{part}/{name}": value.cpu().contiguous()
-            for part, params in (self.posterior | kept).items()
+            for part, params in (self.posterior | {SUPPORT: self.support._asdict()}).items()
             for name, value in params.items()
             if value is not start.get(part, {}).get(name)
         }
@@ -214,11 +240,10 @@ def adapt(predictor: Predictor, x: Any, y: Any) -> Adapted:
         counts = tuple(torch.bincount(targets).tolist())
     _warn_of_other_numbers(predictor, counts)
     model = predictor.model(1 if labels is None else len(labels.classes))
-    state = predictor.state
+    state = predictor.state(min(counts))
     support = Batch(inputs.to(predictor.device), targets.to(predictor.device))
     posterior, noise = predictor.adapt(model, support, state), predictor.noise(model, state)
-    kept = support if speaks_of(experiment) else None
-    return Adapted(predictor, model, posterior, labels, counts, state, noise, kept)
+    return Adapted(predictor, model, posterior, labels, counts, state, noise, support)
 
 
 def _warn_of_other_numbers(predictor: Predictor, counts: tuple[int, ...]) -> None:
@@ -247,20 +272,20 @@ def load_adapted(predictor: Predictor, path: str | Path) -> Adapted:
         classes, form, counts = facts["classes"], facts["form"], tuple(int(count) for count in facts["counts"])
         labels = None if classes is None else Labels(tuple(classes), str(form))
         draws, checkpoint, names = str(facts["draws"]), facts["checkpoint"], [*map(str, facts["posterior"])]
+        support = Batch(*(tensors[f"{SUPPORT}/{name}"] for name in Batch._fields))
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise FewsureError(f"{path} cannot be read as an adapted task ({error}); save it again") from error
     if checkpoint != predictor.digest:
         raise FewsureError(
             f"{path} was adapted from another checkpoint than that of {predictor.run.folder}; adapt again"
         )
-    state = predictor.state
+    state = predictor.state(min(counts))
     if draws != state.digest:
         raise FewsureError(
             f"{path} was adapted with other random numbers than those that {predictor.run.folder} is certified with; "
             "adapt again"
         )
     model = predictor.model(1 if labels is None else len(labels.classes))
-    kept = [tensors[f"{SUPPORT}/{name}"] for name in Batch._fields if f"{SUPPORT}/{name}" in tensors]
     posterior: Parts = {}
     for key in names:  # in the order in which a flat weight vector holds them, which safetensors does not keep
         part, _, name = key.partition("/")
@@ -268,7 +293,6 @@ def load_adapted(predictor: Predictor, path: str | Path) -> Adapted:
         if value is None:
             raise FewsureError(f"{path} cannot be read as an adapted task ({key} is missing); save it again")
         posterior.setdefault(part, {})[name] = value
-    support = Batch(*kept) if len(kept) == 2 else None
     return Adapted(predictor, model, posterior, labels, counts, state, predictor.noise(model, state), support)
 
 

@@ -122,9 +122,10 @@ class AdaptedModule(torch.nn.Module):
         if labels is None:
             task, own = self._task, predictor.experiment.own_density
             density = predictor.density(task.posterior, task.model, inputs, task.noise) if own else None
-            values = ValuePrediction(*predictor.in_users_unit(found.squeeze(-1), density))
+            noise_std = task.state.experiment.data.noise_std or 0.0
+            values = ValuePrediction(*predictor.in_users_unit(found.squeeze(-1), density, noise_std))
             return values.mean, values.std, values.samples
-        classes = ClassPrediction(found, temperature_of(predictor.experiment), labels)
+        classes = ClassPrediction(found, temperature_of(self._task.state.experiment), labels)
         return classes.probabilities.to(found.dtype), classes.samples
 
     def _outputs(self, x: Tensor) -> Tensor:
@@ -198,7 +199,7 @@ def _description(adapted: Adapted, module: AdaptedModule) -> dict[str, Any]:
     }
     if labels is None:
         own = adapted.predictor.experiment.own_density
-        return described | ({} if own else {"noise_std": adapted.predictor.noise_std})
+        return described | ({} if own else {"noise_std": adapted.state.experiment.data.noise_std or 0.0})
     return described | {"classes": [c if isinstance(c, (str, int, float)) else str(c) for c in labels.classes]}
 
 

@@ -136,7 +136,7 @@ def predictions(
 ) -> Iterator[Record]:
     """A record of each query point. A transductive run sees all of them at once."""
     if coverage is not None:
-        adapted.require_calibration()
+        adapted.certified()
     size = 2**31 if adapted.transductive else batch_size
     for points in files.query(query, size):
         predicted = adapted.predict(points.x, coverage=coverage, batch_size=batch_size)

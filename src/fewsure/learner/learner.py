@@ -4,7 +4,7 @@ import dataclasses
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,14 +118,17 @@ class Learner:
         delta: float = 0.05,
         alpha: float = 0.1,
         unit: Unit | None = None,
+        shot: int | Sequence[int] = (),
         seed: int = 0,
         quiet: bool = False,
     ) -> dict[str, Any]:
         """The guarantees on new tasks, as `fewsure certify --json` prints them; its `--help` explains the options.
 
-        The calibration is kept with the run: from now on there is `adapted.predict(x, coverage=0.9)`.
+        The calibration is kept with the run: from now on there is `adapted.predict(x, coverage=0.9)`, for tasks with
+        each number of examples in `shot`, or with more.
         """
-        request = Request(tasks=tasks, delta=delta, alpha=alpha, unit=unit, seed=seed)
+        shots = (shot,) if isinstance(shot, int) else tuple(shot)
+        request = Request(tasks=tasks, delta=delta, alpha=alpha, unit=unit, shot=shots, seed=seed)
         with silenced(quiet):
             return certify_run(self._trained().run, self._device, request)
 

@@ -25,6 +25,8 @@ class Promise(NamedTuple):
     environment: str
     region: Any
     """Prediction sets (N, C) of true and false, or the ends (lower (N,), upper (N,)) of intervals."""
+    examples: int
+    """Support examples (of each class) behind the region."""
 
 
 class Prediction:
@@ -42,6 +44,11 @@ class Prediction:
     def environment(self) -> str | None:
         """The tasks that were calibrated with, in words: the coverage is that of a new task like them."""
         return self._promise and self._promise.environment
+
+    @property
+    def certified_examples(self) -> int | None:
+        """Support examples (of each class) behind the sets or intervals; the task may have more."""
+        return self._promise and self._promise.examples
 
     def _give(self, values: Tensor) -> Array:
         return values if self._as_tensors else values.cpu().numpy()

@@ -10,7 +10,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fewsure.certification.predictor import CALIBRATION, Draws, calibration_of, draws_of, load_predictor, new_draws
+from fewsure.certification.predictor import (
+    Draws,
+    calibrated_shots,
+    calibration_of,
+    draws_of,
+    load_predictor,
+    new_draws,
+)
 from fewsure.core.devices import precision, precision_on_cpu
 from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
@@ -29,8 +36,10 @@ SEED = 0
 
 
 class State(NamedTuple):
-    """The part that tasks share until the run is certified anew."""
+    """The part that tasks with one number of examples share until the run is certified anew."""
 
+    experiment: Experiment
+    """The run's, for tasks with so many examples."""
     calibration: Calibration | None
     """The calibration by `fewsure certify`, if there is one."""
     draws: Draws
@@ -53,8 +62,8 @@ class Predictor:
     digest: str
     """SHA-256 of the checkpoint, to which all that this predictor makes belongs."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    _states: dict[int | None, State] = field(default_factory=dict, repr=False)
-    """The last one, by the time of the calibration's file."""
+    _states: dict[tuple[int, int | None], State] = field(default_factory=dict, repr=False)
+    """By the number of examples, and the time of its calibration's file."""
 
     @classmethod
     def of_run(cls, run: Run, device: torch.device) -> "Predictor":
@@ -66,33 +75,28 @@ class Predictor:
     def scale(self) -> Scale:
         return self.experiment.data.fitted_scale
 
-    @property
-    def noise_std(self) -> float:
-        """The noise on labels, in the user's unit; 0 for classes."""
-        return self.experiment.data.noise_std or 0.0
-
-    @property
-    def state(self) -> State:
-        """The state that tasks are adapted with from now on."""
-        path = self.run.folder / CALIBRATION
-        changed = path.stat().st_mtime_ns if path.is_file() else None
+    def state(self, shot: int) -> State:
+        """The state that tasks with so many examples, or so many of each class, are adapted with from now on."""
+        changed = calibrated_shots(self.run).get(shot)
         with self._lock:
-            if changed not in self._states:
-                state = self._new_state()
-                self._states.clear()
-                self._states[changed] = state
-            return self._states[changed]
+            if (shot, changed) not in self._states:
+                state = self._new_state(shot)
+                for known in [known for known in self._states if known[0] == shot]:
+                    del self._states[known]
+                self._states[shot, changed] = state
+            return self._states[shot, changed]
 
-    def _new_state(self) -> State:
-        calibration = calibration_of(self.run)
-        if calibration is None:
-            draws = new_draws(self.experiment, SEED, SAMPLES)
-        else:
-            draws = draws_of(calibration, self.experiment)
-        here, algorithm = draws.to(self.device), self.experiment.algorithm
+    def _new_state(self, shot: int) -> State:
+        experiment, calibration = self.experiment.with_shot(shot), calibration_of(self.run, shot)
+        draws = new_draws(experiment, SEED, SAMPLES) if calibration is None else draws_of(calibration, experiment)
+        digest = draws_digest(draws)
+        for known in self._states.values():
+            if known.digest == digest:  # whatever the number of examples
+                return known._replace(experiment=experiment, calibration=calibration)
+        here, algorithm = draws.to(self.device), experiment.algorithm
         with self._as_evaluated():
-            start = algorithm.start(self.meta, self.experiment.model, here.shared)
-        return State(calibration, here, draws_digest(draws), start)
+            start = algorithm.start(self.meta, experiment.model, here.shared)
+        return State(experiment, calibration, here, digest, start)
 
     def model(self, way: int) -> Model:
         """The model of a task with so many classes, or of a regression task."""
@@ -136,11 +140,11 @@ class Predictor:
         with self._as_evaluated():
             return self.experiment.algorithm.predictive(*_given_reference(posterior, model), x, noise)
 
-    def in_users_unit(self, values: Tensor, density: Mixture | None) -> tuple[Tensor, Mixture]:
+    def in_users_unit(self, values: Tensor, density: Mixture | None, noise_std: float) -> tuple[Tensor, Mixture]:
         """The values (S, N) of functions and the density of a label: the method's own, or around these functions."""
         scale, values = self.scale, self.scale.values(values)
         if density is None:
-            return values, around_functions(values, self.noise_std)
+            return values, around_functions(values, noise_std)
         own = Mixture(density.weights.double(), scale.values(density.means), density.stds.double() * scale.y_std)
         return values, own
 

@@ -188,7 +188,7 @@ def conformal_threshold(scores: Float[Tensor, " P"], sizes: Int[Tensor, " K"], a
 
 
 def save(path: Path, calibration: Calibration) -> None:
-    """Write `conformal.safetensors`."""
+    """Write a calibration."""
     tensors = {
         "scores": calibration.scores.double().cpu().contiguous(),
         "sizes": calibration.sizes.long().cpu().contiguous(),
@@ -199,7 +199,7 @@ def save(path: Path, calibration: Calibration) -> None:
 
 
 def load(path: Path) -> Calibration:
-    """Read `conformal.safetensors`, checking all that it says."""
+    """Read a calibration, checking all that it says."""
     if not path.is_file():
         raise FewsureError(f"{path} is not there; make it with `fewsure certify`")
     try:

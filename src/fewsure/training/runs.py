@@ -12,7 +12,7 @@
     evaluation/RECORDS/       the records of its single tasks, in shards (`fewsure.core.shards`); evaluation.json says
                               which RECORDS are its own. Another folder is of an evaluation that was interrupted.
     certificate.json          what `fewsure certify` printed
-    conformal.safetensors     what prediction sets and intervals with coverage are made from (by `fewsure certify`)
+    conformal-5.safetensors   the calibration of sets and intervals with coverage for 5 examples (by `fewsure certify`)
 
 Files are replaced atomically and hold no code. The checkpoint holds no times or paths: the same experiment gives the
 same bytes. Where several processes train together, rank zero alone writes.
@@ -289,9 +289,9 @@ class Run:
     def forget_evaluation(self) -> None:
         """Remove all that belongs to other meta-parameters."""
         if is_rank_zero():
-            names = (FITTED, "certificate.json", "conformal.safetensors")
-            for path in (*self.folder.glob("evaluation*"), *(self.folder / name for name in names)):
-                _remove(path)
+            for name in (FITTED, "certificate.json", "evaluation*", "conformal-*.safetensors"):
+                for path in self.folder.glob(name):
+                    _remove(path)
 
 
 def _to_bytes(checkpoint: Checkpoint, **more: Tensor) -> bytes:
