@@ -2,11 +2,13 @@
 
 import runpy
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 
 SCRIPTS = {script.stem: script for script in sorted((Path(__file__).resolve().parents[1] / "benchmarks").glob("*.py"))}
 
@@ -20,6 +22,53 @@ def benchmark(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_finds_all_that_it_imports(name: str) -> None:
     assert callable(benchmark(name)["main"])
+
+
+def test_own_tables_scores_are_means_over_groups_of_means_over_draws() -> None:
+    script = benchmark("own_tables")
+    random = np.random.default_rng(0)
+    groups = {str(k): (random.normal(size=(12, 1)), np.full(12, float(k))) for k in range(4)}
+
+    def predict(known: tuple[np.ndarray, np.ndarray], x: np.ndarray) -> Any:
+        assert len(known[1]) == 3
+        return script["Normal"](known[1].mean() + np.full(len(x), known[1][0]), np.ones(len(x)))
+
+    found = script["measured"](predict, groups, known=3, draws=2)
+    errors = np.arange(4.0)  # twice the group's value is predicted
+    half = scipy.stats.t.ppf(0.975, 3) * scipy.stats.sem(errors)
+    assert (found["mae"]["mean"], found["mae"]["ci95"]) == pytest.approx((1.5, half))
+    assert found["rmse"]["mean"] == pytest.approx(np.sqrt((errors**2).mean()))
+    assert found["nll"]["mean"] == pytest.approx(np.mean(errors**2 / 2) + np.log(2 * np.pi) / 2)
+    assert found["coverage_90"]["mean"] == 0.5  # errors of 0 and 1 lie within ±1.64
+    assert found["width_90"]["mean"] == pytest.approx(2 * 1.6449, abs=1e-3)
+
+
+def test_own_tables_random_intercept_is_the_conditional_mean_of_its_gaussian() -> None:
+    x, y = np.arange(5.0)[:, None], np.array([2.0, 3.0, 2.5, 4.0, 1.0])
+    method = benchmark("own_tables")["with_intercept"](lambda x: x[:, 0] / 2, 0.7, 0.3)
+    found = method((x[:4], y[:4]), x[4:])
+    covariance = 0.7 + 0.3 * np.eye(4)
+    weights = np.linalg.solve(covariance, np.full(4, 0.7))
+    assert float(found.mean[0]) == pytest.approx(2 + weights @ (y[:4] - x[:4, 0] / 2))
+    assert float(found.std[0]) ** 2 == pytest.approx(1.0 - weights @ np.full(4, 0.7))
+
+
+@pytest.mark.parametrize("name", ["statsmodels MixedLM", "scikit-learn GP, constant + RBF", "gpboost"])
+def test_own_tables_peers_learn_what_groups_have_in_common(name: str) -> None:
+    pytest.importorskip("gpboost" if name == "gpboost" else "statsmodels")
+    script, random = benchmark("own_tables"), np.random.default_rng(0)
+
+    def group() -> tuple[np.ndarray, np.ndarray]:
+        x = random.uniform(-1, 1, size=(40, 1))
+        return x, 2 * x[:, 0] + random.normal() + 0.1 * random.normal(size=40)
+
+    train, validation, test = ({str(k): group() for k in range(n)} for n in (12, 4, 6))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        method = script["PEERS"][name][0](script["Splits"](train, validation, 5, 10, None)).method
+        found = script["measured"](method, test, known=5, draws=1)
+    assert found["mae"]["mean"] < (0.3 if name == "gpboost" else 0.12)  # ideal: 0.09
+    assert found["coverage_90"]["mean"] > 0.75
 
 
 def test_an_interval_of_all_numbers_covers_and_a_point_does_not() -> None:

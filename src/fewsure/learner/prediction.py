@@ -11,6 +11,7 @@ from fewsure.errors import FewsureError, require
 from fewsure.evaluation.metrics import density
 from fewsure.evaluation.metrics.scores import class_probabilities
 from fewsure.evaluation.temperature import Temperature
+from fewsure.learner.inputs import read_targets
 from fewsure.learner.labels import Labels
 from fewsure.types import Mixture
 
@@ -111,6 +112,11 @@ class ValuePrediction(Prediction):
         level = checked(float, level, "level")
         require(0 < level < 1, "level", "a probability in (0, 1)", level)
         return self._give(density.quantile(self._density, level))
+
+    def log_density(self, y: Any) -> Array:
+        """(N,): ln of the density of labels y (N,): the higher, the less they surprise."""
+        labels = read_targets(y, self._samples.shape[1]).to(self._samples)
+        return self._give(density.log_density(self._density, labels))
 
     @property
     def lower(self) -> Array:
