@@ -17,6 +17,7 @@ from fewsure.cli.main import main
 from fewsure.core import streams
 from fewsure.core.config import from_record, to_record
 from fewsure.data import DATA
+from fewsure.data.check import Roles, check
 from fewsure.data.own.arrays import classification_tasks, labelled_examples, own_tasks, regression_tasks
 from fewsure.data.own.rows import SHARES, split_by_name
 from fewsure.data.pools import SPLITS
@@ -400,6 +401,21 @@ def test_other_delimiters_and_a_byte_order_mark_are_read(tmp_path: Path) -> None
     expected = table(_written(tmp_path / "a.csv", CSV), shot=2, query=2).prepared()
     for name, text in (("b.csv", CSV.replace(",", ";")), ("c.tsv", CSV.replace(",", "\t")), ("d.csv", "\ufeff" + CSV)):
         assert table(_written(tmp_path / name, text), shot=2, query=2).prepared().scale == expected.scale
+
+
+def test_a_decimal_comma_is_read_where_columns_have_another_delimiter(tmp_path: Path) -> None:
+    rows = [f"g{group};{value + 0.5};{-value}e0" for group in range(6) for value in range(4)]
+    points = "\n".join(["group;x;y", *rows])
+    expected = table(_written(tmp_path / "points.csv", points), shot=2, query=2).prepared()
+    path = _written(tmp_path / "commas.csv", points.replace(".", ","))
+    assert table(path, shot=2, query=2).prepared().scale == expected.scale
+    assert check(str(path), Roles())["columns"]["x"] == "numbers, 4 different"
+    mixed = _written(tmp_path / "mixed.csv", points.replace("2.5", "2,5"))
+    with pytest.raises(FewsureError, match=r"one decimal sign in column `x`, but row 3 has '2,5' and row 1 has '0\.5'"):
+        table(mixed, shot=2, query=2).prepared()
+    thousands = _written(tmp_path / "thousands.csv", CSV.replace("1", '"1,234"', 1))
+    with pytest.raises(FewsureError, match="has '1,234'"):
+        table(thousands, shot=2, query=2).prepared()
 
 
 def _written(path: Path, text: str) -> Path:

@@ -1,5 +1,6 @@
 """`fewsure data check`: the contents of data, their unusable files, and the tasks that they make."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -16,7 +17,7 @@ from fewsure.data import DATA_SETS
 from fewsure.data.io.cache import load
 from fewsure.data.io.checksums import verify
 from fewsure.data.io.feature_files import feature_splits, features_file, load_features
-from fewsure.data.io.table_files import is_number
+from fewsure.data.io.table_files import Columns
 from fewsure.data.own.images import PLACEMENT, Found, find_images, image_splits, load_image
 from fewsure.data.own.rows import SHARES, Rows, row_splits
 from fewsure.data.own.tables import Table, TableClasses, open_table
@@ -143,7 +144,7 @@ def _check_images(folder: Path) -> Result:
 def _check_table(path: Path, roles: Roles) -> Result:
     """Read a table; with the roles of its columns, say which tasks it can make."""
     table = open_table(str(path))
-    columns = {name: _column_facts(values) for name, values in table.text.items()}
+    columns = {name: _column_facts(table, name) for name in table.names}
     result: Result = {"data": None, "path": str(path), "what": f"a table of {len(table):,} rows", "rows": len(table)}
     result |= {"columns": columns, "splits": {}}
     common = {"file": str(path), "features": roles.features, "split_column": roles.split_column}
@@ -165,9 +166,10 @@ def _check_table(path: Path, roles: Roles) -> Result:
     return result
 
 
-def _column_facts(values: Sequence[str]) -> str:
+def _column_facts(table: Columns, name: str) -> str:
+    values = table.text[name]
     empty = sum(not value for value in values)
-    kind = "numbers" if all(is_number(value) for value in values if value) else "text"
+    kind = "numbers" if all(math.isfinite(table.number(value)) for value in values if value) else "text"
     return f"{kind}, {len(set(values)):,} different" + (f", {empty:,} empty" if empty else "")
 
 

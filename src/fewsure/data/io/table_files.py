@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from fewsure.errors import FewsureError, require_known
 
 DELIMITERS = (",", ";", "\t")
+DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
+"""A number such as 3,14, which a file may hold whose columns are not separated by commas."""
 PARQUET = (".parquet", ".pq")
 BLOCK = 4096
 """Rows that are held in memory at once where a table is read in blocks."""
@@ -27,6 +30,8 @@ class Columns(NamedTuple):
     """The name of the table in errors."""
     first: int = 1
     """The number of the first row, for errors; the line with the names is not counted."""
+    decimal_comma: bool = False
+    """Whether 3,14 is a number, too."""
 
     @property
     def names(self) -> list[str]:
@@ -46,7 +51,7 @@ class Columns(NamedTuple):
     def numbers(self, name: str, option: str, advice: str = "") -> NDArray[np.float64]:
         """A column as finite numbers; `advice` ends the error for a cell that holds another value."""
         values = self._column(name, option)
-        found = np.array([_number(value) for value in values])
+        found = np.array([self.number(value) for value in values])
         wrong = np.flatnonzero(~np.isfinite(found))
         if len(wrong):
             value, expected = values[wrong[0]], f"{self.where}: expected numbers in column `{name}`, but"
@@ -54,7 +59,28 @@ class Columns(NamedTuple):
                 raise FewsureError(f"{expected} it has text, for instance {value!r}; encode it as numbers{advice}")
             came = f"row {self.first + wrong[0]} " + (f"has {value!r}" if value else "is empty")
             raise FewsureError(f"{expected} {came}; fill it in, or leave the row out{advice}")
+        if self.decimal_comma:
+            self._require_one_decimal_sign(name, values)
         return found
+
+    def number(self, value: str) -> float:
+        """A cell as a number; NaN if it holds another value."""
+        if self.decimal_comma and DECIMAL_COMMA.fullmatch(value):
+            value = value.replace(",", ".")
+        try:
+            return float(value)
+        except ValueError:
+            return math.nan
+
+    def _require_one_decimal_sign(self, name: str, values: Sequence[str]) -> None:
+        """1,234 beside 5.6 may have a comma between thousands."""
+        first = [next((row for row, value in enumerate(values) if sign in value), None) for sign in ",."]
+        comma, point = (f"row {self.first + row} has {values[row]!r}" if row is not None else "" for row in first)
+        if comma and point:
+            raise FewsureError(
+                f"{self.where}: expected one decimal sign in column `{name}`, but {comma} and {point}; write all "
+                "numbers with one sign, and thousands without any"
+            )
 
     def matrix(self, names: Sequence[str], advice: str = "") -> NDArray[np.float64]:
         """Columns of numbers, (N, D)."""
@@ -86,13 +112,14 @@ def read_blocks(path: Path, size: int = BLOCK) -> Iterator[Columns]:
     if not path.is_file():
         raise FewsureError(f"expected a CSV or Parquet file, but {path} is not there")
     first = 1
-    for text in (_parquet_blocks if path.suffix.lower() in PARQUET else _csv_blocks)(path, size):
-        block = Columns(text, str(path), first)
+    for text, decimal_comma in (_parquet_blocks if path.suffix.lower() in PARQUET else _csv_blocks)(path, size):
+        block = Columns(text, str(path), first, decimal_comma)
         yield block
         first += len(block)
 
 
-def _csv_blocks(path: Path, size: int) -> Iterator[dict[str, list[str]]]:
+def _csv_blocks(path: Path, size: int) -> Iterator[tuple[dict[str, list[str]], bool]]:
+    """Columns of text, and whether numbers may have a decimal comma."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = file.readline()
@@ -105,12 +132,15 @@ def _csv_blocks(path: Path, size: int) -> Iterator[dict[str, list[str]]]:
                     if len(row) != len(names):
                         expected = f"{path}: expected {len(names)} columns, as in its first line"
                         raise FewsureError(f"{expected}, but row {number} has {len(row)}")
-                yield {name: [row[index].strip() for _, row in block] for index, name in enumerate(names)}
+                yield (
+                    {name: [row[index].strip() for _, row in block] for index, name in enumerate(names)},
+                    delimiter != ",",
+                )
     except (UnicodeDecodeError, csv.Error) as error:
         raise FewsureError(f"{path} cannot be read as CSV ({error}); save it as UTF-8 text with commas") from error
 
 
-def _parquet_blocks(path: Path, size: int) -> Iterator[dict[str, list[str]]]:
+def _parquet_blocks(path: Path, size: int) -> Iterator[tuple[dict[str, list[str]], bool]]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
@@ -119,21 +149,9 @@ def _parquet_blocks(path: Path, size: int) -> Iterator[dict[str, list[str]]]:
     try:
         for batch in parquet.ParquetFile(path).iter_batches(batch_size=min(size, 2**31 - 1)):
             _require_names(batch.schema.names, path)
-            yield {name: [_text(value) for value in batch[name].to_pylist()] for name in batch.schema.names}
+            yield {name: [_text(value) for value in batch[name].to_pylist()] for name in batch.schema.names}, False
     except (ArrowException, OSError) as error:
         raise FewsureError(f"{path} cannot be read as Parquet ({error}); write it again") from error
-
-
-def is_number(value: str) -> bool:
-    """Whether a cell holds a finite number."""
-    return math.isfinite(_number(value))
-
-
-def _number(value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        return math.nan
 
 
 def _text(value: Any) -> str:
