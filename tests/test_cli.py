@@ -80,6 +80,8 @@ def test_resume_of_a_finished_run_changes_nothing(run: Path) -> None:
         (["train", "simpa", "--epsilon", "1.5"], "expected `epsilon` to be a probability in (0, 1]"),
         (["train", "simpa", "--kl", "exact"], "invalid choice: 'exact'"),
         (["train", "simpa", "--kl-sample", "3"], "did you mean --kl-samples?"),
+        (["train", "simpa", "--learning-rate=1e-3"], "unknown argument '--learning-rate=1e-3', did you mean --lr?"),
+        (["train", "simpa", "--inner-learning-rate", "1e-3"], "did you mean --inner-lr?"),
         (["train", "simpa", "--data", "sines"], "expected `data` to be one of sine-line"),
         (["train", "simpa", "--preset", "papers"], "did you mean 'paper'?"),
         (["train", "maml", "--device", "abacus"], "'abacus' cannot be used here"),

@@ -641,6 +641,8 @@ def test_wrong_targets_and_queries_are_refused_with_what_to_do(
     [
         ({"algorithm": "simpla"}, "did you mean 'simpa'"),
         ({"shott": 5}, "did you mean 'shot'"),
+        ({"learning_rate": 1e-3}, "did you mean 'lr'"),
+        ({"batch_size": 8}, "did you mean 'tasks'"),
         ({"shot": "five"}, "expected `shot` to be a whole number or a range, 5 or 1-10, but got 'five'"),
         ({"shot": 0}, "expected `shot` to be at least 1 example, but got 0"),
         ({"preset": "papers"}, "did you mean 'paper'"),
@@ -657,9 +659,7 @@ def test_wrong_options_are_refused_by_name(options: dict[str, Any], message: str
 
 
 def test_options_of_tasks_in_python_are_refused_by_name(regressors: dict[str, Learner]) -> None:
-    with pytest.raises(
-        FewsureError, match="expected `shot` to be a whole number or a range, 5 or 1-10, but got 'five'"
-    ):
+    with pytest.raises(FewsureError, match="`shot` to be a whole number or a range, 5 or 1-10, but got 'five'"):
         fewsure.regression_tasks(line_tasks(), shot="five")
     with pytest.raises(FewsureError, match="did you mean 'shot'"):
         fewsure.classification_tasks([], shott=3)

@@ -6,13 +6,12 @@ import dataclasses
 import inspect
 import textwrap
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 from fewsure.core.config import Range, field_types, is_learned, optional, range_text, read_range
-from fewsure.errors import FewsureError
+from fewsure.errors import FewsureError, nearest
 
 Options = TypeVar("Options")
 SHOWN = {int: "N", float: "X", str: "NAME", Path: "PATH"}
@@ -39,8 +38,8 @@ class Parser(argparse.ArgumentParser):
         namespace, unknown = self.parse_known_args(arguments)
         if unknown:
             known = [name for action in self._actions for name in action.option_strings]
-            near = get_close_matches(unknown[0], known, n=1)
-            self.error(f"unknown argument {unknown[0]!r}" + (f", did you mean {near[0]}?" if near else ""))
+            near = nearest(unknown[0].partition("=")[0], known)
+            self.error(f"unknown argument {unknown[0]!r}" + (f", did you mean {near}?" if near else ""))
         return namespace
 
 
