@@ -83,7 +83,7 @@ def assert_same(adapted: Adapted, x: np.ndarray, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["simpa", "maml", "bmaml"])
+@pytest.mark.parametrize("name", ["simpa", "maml", "bmaml", "gp", "mixed"])
 @pytest.mark.filterwarnings("ignore::FutureWarning:torch")  # of torch, about how its own files are read
 def test_numbers_are_the_same_in_other_programs(name: str, tmp_path: Path) -> None:
     assert_same(*adapted_numbers(name), tmp_path)

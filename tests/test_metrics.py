@@ -59,8 +59,8 @@ def test_the_density_around_functions_equals_scipys() -> None:
     mixture = density.around_functions(values, 0.3)
     expected = {
         "mean": values.mean(0),
-        "std_of_means": values.std(0, correction=0),
-        "std_within": torch.full((7,), 0.3),
+        "function_std": values.std(0, correction=0),
+        "noise_std": torch.full((7,), 0.3),
         "std": (values.var(0, correction=0) + 0.09).sqrt(),
     }
     for name, value in expected.items():

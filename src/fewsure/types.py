@@ -152,6 +152,8 @@ class Mixture(NamedTuple):
     """(N, K)."""
     stds: Tensor
     """(N, K), above 0; the noise on labels is part of them."""
+    function_stds: Tensor | None = None
+    """(N, K): the part of `stds` that more examples would remove, stds² = function_stds² + noise²; 0 if None."""
 
 
 class Algorithm(Protocol):

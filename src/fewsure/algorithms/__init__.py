@@ -1,9 +1,11 @@
-"""The registry of meta-learning methods: one paper, one file."""
+"""The registry of meta-learning methods: one file for a paper, or for a family that shares its formulas."""
 
 from typing import Any
 
 from fewsure.algorithms.abml import Abml
 from fewsure.algorithms.bmaml import Bmaml
+from fewsure.algorithms.gp import Gp
+from fewsure.algorithms.linear import Mean, Mixed, Ridge
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.platipus import Platipus
 from fewsure.algorithms.protonet import ProtoNet
@@ -22,5 +24,9 @@ ALGORITHMS: dict[str, type[Any]] = {
     "platipus": Platipus,
     "bmaml": Bmaml,
     "protonet": ProtoNet,
+    "gp": Gp,
+    "mixed": Mixed,
+    "ridge": Ridge,
+    "mean": Mean,
 }
 """Name on the command line → the dataclass of hyper-parameters that is the method."""

@@ -128,7 +128,7 @@ class Tnp(Algorithm):
             known = Batch(**posterior["support"])
             for place, gaussian, label in zip(noise["place"], noise["gaussian"], noise["label"], strict=True):
                 at = (self.input_scale * RANGE * (2 * place - 1)).unsqueeze(0)
-                weights, means, stds = self.predictive(self.adapt(posterior, model, known, {}), model, at, {})
+                weights, means, stds, _ = self.predictive(self.adapt(posterior, model, known, {}), model, at, {})
                 chosen = functional.one_hot((weights.cumsum(-1)[:, :-1] < gaussian).sum(-1), self.gaussians)
                 y = ((means + stds * label) * chosen).sum(-1, keepdim=True)
                 known = Batch(torch.cat([known.x, at]), torch.cat([known.y, y]))

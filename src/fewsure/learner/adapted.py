@@ -91,7 +91,7 @@ class Adapted:
         if self.labels is None:
             noise_std = self.state.experiment.data.noise_std or 0.0
             in_users_unit = self.predictor.in_users_unit(outputs.squeeze(-1), density, noise_std)
-            samples, density = pytree.tree_map(lambda part: part.to(place), in_users_unit)
+            samples, density = pytree.tree_map(lambda part: part if part is None else part.to(place), in_users_unit)
             return ValuePrediction(samples, density, promise=promise, as_tensors=as_tensors)
         given = (networks.double().to(place), temperature, self.labels)
         return ClassPrediction(*given, promise=promise, as_tensors=as_tensors)
@@ -138,7 +138,8 @@ class Adapted:
             return None
         batches = self._batches(x, batch_size)
         found = [self.predictor.density(self.posterior, self.model, batch, self.noise) for batch in batches]
-        return Mixture(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+        joined: Any = (None if parts[0] is None else torch.cat(parts) for parts in zip(*found, strict=True))
+        return Mixture(*joined)
 
     def basis(self, x: Tensor, batch_size: int = BATCH_SIZE) -> tuple[Tensor, Mixture | None]:
         """The basis of sets: outputs divided by their temperature, and the density of a method that has its own."""

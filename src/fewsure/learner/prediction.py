@@ -91,13 +91,13 @@ class ValuePrediction(Prediction):
 
     @property
     def function_std(self) -> Array:
-        """(N,): how far the sampled functions, or the components of the method's own density, disagree."""
-        return self._give(density.std_of_means(self._density))
+        """(N,): how far the sampled functions disagree, or those that a density of the method's own is made of."""
+        return self._give(density.function_std(self._density))
 
     @property
     def noise_std(self) -> Array:
         """(N,): the noise on labels: given with the data, learned from validation tasks, or the method's own."""
-        return self._give(density.std_within(self._density))
+        return self._give(density.noise_std(self._density))
 
     @property
     def std(self) -> Array:

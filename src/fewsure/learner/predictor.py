@@ -145,7 +145,13 @@ class Predictor:
         scale, values = self.scale, self.scale.values(values)
         if density is None:
             return values, around_functions(values, noise_std)
-        own = Mixture(density.weights.double(), scale.values(density.means), density.stds.double() * scale.y_std)
+        of_functions = density.function_stds
+        own = Mixture(
+            density.weights.double(),
+            scale.values(density.means),
+            density.stds.double() * scale.y_std,
+            None if of_functions is None else of_functions.double() * scale.y_std,
+        )
         return values, own
 
     @contextmanager

@@ -39,6 +39,15 @@ ALGORITHM_COLOURS = {
     "protonet": GREY,
 }
 """Each algorithm's own colour, in every figure of every report."""
+NAMES = {
+    "simpa": "SImPa",
+    "simpa-latent": "SImPa-latent",
+    "protonet": "ProtoNet",
+    "mixed": "mixed model",
+    "ridge": "ridge",
+    "mean": "mean",
+}
+"""Names that are no abbreviations."""
 SPARE_COLOURS = (GREEN, PURPLE, SKY, ORANGE, BLUE, VERMILLION, *DARKER)
 """For a second run of an algorithm, and for algorithms that have no colour of their own."""
 
@@ -66,7 +75,7 @@ def display_name(algorithm: str) -> str:
     >>> display_name("simpa"), display_name("abml")
     ('SImPa', 'ABML')
     """
-    return {"simpa": "SImPa", "simpa-latent": "SImPa-latent", "protonet": "ProtoNet"}.get(algorithm, algorithm.upper())
+    return NAMES.get(algorithm, algorithm.upper())
 
 
 def setting(result: Mapping[str, Any]) -> str:

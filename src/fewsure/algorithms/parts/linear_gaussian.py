@@ -18,6 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fewsure.types import Mixture
+
 
 class Conditioned(NamedTuple):
     """A Gaussian process given n labels."""
@@ -105,3 +107,9 @@ def condition_mean(features: Tensor, y: Tensor, mean: Tensor, std: Tensor, noise
     factor = cholesky(add_noise(covariance, noise_std))
     residual = torch.cholesky_solve(y - features @ mean, factor)
     return mean + std.square().unsqueeze(-1) * (features.mT @ residual)
+
+
+def label_density(mean: Tensor, variance: Tensor, log_noise_std: Tensor, dtype: torch.dtype) -> Mixture:
+    """N(mean, variance + σ²) at N points, from the mean and variance (N, 1) of a function."""
+    std = (variance + (2 * log_noise_std.double()).exp()).sqrt()
+    return Mixture(*(value.to(dtype) for value in (torch.ones_like(mean), mean, std, variance.sqrt())))

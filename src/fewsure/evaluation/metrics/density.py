@@ -31,15 +31,20 @@ def mean(density: Mixture) -> Float[Tensor, " N"]:
     return (density.weights * density.means).sum(-1)
 
 
-def std_of_means(density: Mixture) -> Float[Tensor, " N"]:
-    """The part of the standard deviation that is between the components. More examples would reduce it."""
-    deviations = density.means - mean(density).unsqueeze(-1)
-    return (density.weights * deviations.square()).sum(-1).sqrt()
+def function_std(density: Mixture) -> Float[Tensor, " N"]:
+    """The part of the standard deviation that more examples would remove: between the components, and in each."""
+    deviations = (density.means - mean(density).unsqueeze(-1)).square()
+    if density.function_stds is not None:
+        deviations = deviations + density.function_stds.square()
+    return (density.weights * deviations).sum(-1).sqrt()
 
 
-def std_within(density: Mixture) -> Float[Tensor, " N"]:
-    """The part that is within them: the noise on labels."""
-    return (density.weights * density.stds.square()).sum(-1).sqrt()
+def noise_std(density: Mixture) -> Float[Tensor, " N"]:
+    """The part that they would not remove: the noise on labels."""
+    variances = density.stds.square()
+    if density.function_stds is not None:
+        variances = (variances - density.function_stds.square()).clamp(min=0)
+    return (density.weights * variances).sum(-1).sqrt()
 
 
 def std(density: Mixture) -> Float[Tensor, " N"]:
@@ -48,7 +53,7 @@ def std(density: Mixture) -> Float[Tensor, " N"]:
     >>> std(Mixture(torch.tensor([[0.5, 0.5]]), torch.tensor([[-4.0, 4.0]]), torch.tensor([[3.0, 3.0]])))
     tensor([5.])
     """
-    return (std_of_means(density).square() + std_within(density).square()).sqrt()
+    return (function_std(density).square() + noise_std(density).square()).sqrt()
 
 
 def log_density(density: Mixture, y: Float[Tensor, " N"]) -> Float[Tensor, " N"]:

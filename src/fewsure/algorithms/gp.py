@@ -1,0 +1,137 @@
+"""Gaussian processes whose mean and kernel come from the training groups.
+
+y = m(x) + f(x) + noise of σ,   f ~ GP(0, k) anew for each task,   k a sum of kernels (parts/kernels)
+
+Inputs as they are make the classical hierarchical Gaussian process: β of m(x) = β·(1, x) is the generalised least
+squares estimate, and the logarithms of k and σ maximise the evidence of whole training groups (Minka and Picard, 1997,
+"Learning how to learn is learning with point sets"). Features of the base network make a deep kernel, which updates
+train by the evidence of tasks (Patacchiola et al., 2020, "Bayesian meta-learning for the few-shot setting via deep
+kernels").
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fewsure.algorithms.linear import REGRESSION, with_intercept
+from fewsure.algorithms.parts import linear_gaussian
+from fewsure.algorithms.parts.group_evidence import Whitened, fit_evidence, stack_groups, whitened_rows
+from fewsure.algorithms.parts.kernels import Kernel, covariance, init_kernels, variances
+from fewsure.errors import require, require_known
+from fewsure.types import Algorithm, Batch, Draw, Info, Kind, Mixture, Model, Noise, Parts, Stage, Task
+
+Group = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Features (n, W), columns of the mean (n, M), labels (n, 1), and which rows there are (n,)."""
+
+
+@dataclass(frozen=True)
+class Gp(Algorithm):
+    """A Gaussian process for each task, with one mean and one kernel for all, from the training groups."""
+
+    kinds: ClassVar[frozenset[Kind]] = REGRESSION
+    min_support: ClassVar[int] = 0
+    train_train: ClassVar[bool] = True
+    own_density: ClassVar[bool] = True
+
+    kernels: tuple[str, ...] = ("constant", "linear", "rbf", "matern32")
+    """The kernels that are added up, of constant, linear, rbf, exponential, matern32, matern52 and periodic; each but
+    the first has a scale for every input."""
+    trend: Literal["constant", "linear"] = "linear"
+    """m(x): one constant for all tasks, or a linear function of the inputs."""
+    learn_features: bool = False
+    """Kernels see features: the base network without its last layer, trained by updates. Off, they see inputs."""
+    fit_groups: int = 200
+    """The most training groups behind mean and kernel, drawn at random."""
+    fit_rows: int = 60
+    """The most rows of each of them, drawn at random."""
+
+    def __post_init__(self) -> None:
+        require(len(self.kernels) > 0, "kernels", "at least 1", self.kernels)
+        require(len(set(self.kernels)) == len(self.kernels), "kernels", "different ones", self.kernels)
+        for name in self.kernels:
+            require_known("kernels", name, get_args(Kernel))
+        require(self.fit_groups >= 1, "fit_groups", "at least 1", self.fit_groups)
+        require(self.fit_rows >= 2, "fit_rows", "at least 2", self.fit_rows)
+
+    def init(self, model: Model, generator: torch.Generator) -> Parts:
+        network, inputs = model.network, math.prod(model.network.inputs)
+        embedding = {"embedding": network.embedding.init(generator)} if self.learn_features else {}
+        return embedding | {
+            "mean": {"mean": torch.zeros(1 + inputs if self.trend == "linear" else 1)},
+            "kernel": init_kernels(self.kernels, network.width if self.learn_features else inputs),
+            "noise": {"log_std": torch.tensor(math.log(0.5))},
+        }
+
+    def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
+        if self.learn_features:
+            return meta
+        chosen = torch.randperm(len(groups), generator=generator, device=generator.device)[: self.fit_groups]
+        padded = [self._rows(groups[number], generator) for number in chosen.tolist()]
+
+        def whiten(group: Group, logarithms: Parts) -> Whitened:
+            x, columns, y, known = group
+            noise_std = logarithms["noise"]["log_std"].exp()
+            return whitened_rows(covariance(self.kernels, logarithms["kernel"], x), noise_std, columns, y, known)
+
+        start = {name: meta[name] for name in ("kernel", "noise")}
+        mean, found = fit_evidence(whiten, stack_groups(padded), start, restricted=True)
+        return meta | {"mean": mean} | found
+
+    def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
+        x = self._features(meta, model, support.x)
+        residual = support.y.double() - self._mean(meta, support.x)
+        noise_std = meta["noise"]["log_std"].double().exp()
+        conditioned = linear_gaussian.condition(covariance(self.kernels, meta["kernel"], x), residual, noise_std)
+        return meta | {"support": {"x": x} | conditioned._asdict()}
+
+    def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
+        """The mean negative evidence of an example, of support and query together."""
+        x, y = (torch.cat(parts) for parts in zip(task.support, task.query, strict=True))
+        prior = covariance(self.kernels, meta["kernel"], self._features(meta, model, x))
+        noise_std = meta["noise"]["log_std"].double().exp()
+        evidence = linear_gaussian.log_evidence(prior, y.double() - self._mean(meta, x), noise_std)
+        loss = -evidence.to(y.dtype) / len(y)
+        return loss, {"loss": loss, "noise_std": noise_std.to(y.dtype)}
+
+    def prediction_noise(self, model: Model, samples: int, support: int) -> Mapping[str, Draw]:
+        return {"function": Draw((samples,))}
+
+    def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
+        mean, variance = self._moments(posterior, model, x)
+        return (mean + variance.sqrt() * noise["function"].to(mean)).mT.unsqueeze(-1).to(x.dtype)
+
+    def predictive(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Mixture:
+        mean, variance = self._moments(posterior, model, x)
+        return linear_gaussian.label_density(mean, variance, posterior["noise"]["log_std"], x.dtype)
+
+    def _moments(self, posterior: Parts, model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance (N, 1) of a task's function at each x."""
+        features, support = self._features(posterior, model, x), posterior["support"]
+        conditioned = linear_gaussian.Conditioned(support["weights"], support["root"])
+        cross = covariance(self.kernels, posterior["kernel"], features, support["x"])
+        prior = variances(self.kernels, posterior["kernel"], features)
+        mean = self._mean(posterior, x) + linear_gaussian.posterior_mean(conditioned, cross)
+        return mean, linear_gaussian.posterior_variance(conditioned, cross, prior)
+
+    def _features(self, parts: Parts, model: Model, x: Tensor) -> Tensor:
+        seen = model.network.embedding(parts["embedding"], x) if self.learn_features else x.flatten(1)
+        return seen.double()
+
+    def _columns(self, x: Tensor) -> Tensor:
+        columns = with_intercept(x)
+        return columns if self.trend == "linear" else columns[:, :1]
+
+    def _mean(self, parts: Parts, x: Tensor) -> Tensor:
+        return self._columns(x) @ parts["mean"]["mean"].double().unsqueeze(-1)
+
+    def _rows(self, group: Batch, generator: torch.Generator) -> Group:
+        """Some rows of a group, padded to the same number in every group."""
+        chosen = torch.randperm(len(group.x), generator=generator, device=generator.device)[: self.fit_rows]
+        missing = self.fit_rows - len(chosen)
+        x, y = (torch.cat([part[chosen], part[:1].expand(missing, *part.shape[1:])]) for part in group)
+        known = torch.arange(self.fit_rows, device=x.device) < len(chosen)
+        return x.flatten(1).double(), self._columns(x), y.double(), known

@@ -1,0 +1,201 @@
+"""Bayesian linear models with a prior from the training groups: `mean`, `ridge` and `mixed`.
+
+y = w·φ(x) + noise of σ,   w ~ N(μ, diag s²),   exact posterior and density of a task (parts/linear_gaussian)
+
+            φ(x)          μ                           s
+`mean`      1             the global mean             τ: how groups differ from it
+`ridge`     (1, x)        a global intercept, 0 …     τ₀ of the intercept, τ of all slopes: λ = σ² / τ²
+`mixed`     (1, x)        all columns: fixed effects  τ₀ of the intercept; none of the slopes, or one τ of each
+
+`mean` is `mixed` without columns; `ridge` is `gp` with a constant and a linear kernel. μ is the generalised least
+squares estimate, and s and σ maximise the (restricted) likelihood of the whole training groups.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fewsure.algorithms.parts import linear_gaussian
+from fewsure.algorithms.parts.group_evidence import (
+    Statistics,
+    Whitened,
+    fit_evidence,
+    stack_groups,
+    statistics,
+    whitened_statistics,
+)
+from fewsure.types import Algorithm, Batch, Draw, Info, Kind, Mixture, Model, Noise, Parts, Stage, Task
+
+REGRESSION: frozenset[Kind] = frozenset({"regression"})
+
+
+@dataclass(frozen=True)
+class LinearModel(Algorithm):
+    """y = w·φ(x) + noise with a Gaussian prior on w, of which the first few weights have a learned mean."""
+
+    kinds: ClassVar[frozenset[Kind]] = REGRESSION
+    min_support: ClassVar[int] = 0
+    train_train: ClassVar[bool] = True
+    own_density: ClassVar[bool] = True
+
+    def features(self, parts: Parts, model: Model, x: Tensor) -> Tensor:
+        """φ(x) (N, P) in double precision."""
+        raise NotImplementedError
+
+    def weights(self, model: Model) -> int:
+        """P."""
+        raise NotImplementedError
+
+    def learned(self, model: Model) -> tuple[int, int]:
+        """How many weights have a learned mean, and how many standard deviations there are."""
+        raise NotImplementedError
+
+    def std(self, learned: Tensor, weights: int) -> Tensor:
+        """s (P,) from the learned standard deviations."""
+        raise NotImplementedError
+
+    @property
+    def restricted(self) -> bool:
+        """Whether `fit` maximises the restricted likelihood, which allows for the estimation of μ."""
+        return True
+
+    def init(self, model: Model, generator: torch.Generator) -> Parts:
+        means, stds = self.learned(model)
+        prior = {"mean": torch.zeros(means), "log_std": torch.zeros(stds)}
+        return {"prior": prior, "noise": {"log_std": torch.zeros(())}}
+
+    def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
+        whole = stack_groups([statistics(self.features(meta, model, group.x), group.y.double()) for group in groups])
+        means = len(meta["prior"]["mean"])
+
+        def whiten(group: Statistics, logarithms: Parts) -> Whitened:
+            return whitened_statistics(group, *self._stds(logarithms, model), means)
+
+        start = {"prior": {"log_std": meta["prior"]["log_std"]}, "noise": meta["noise"]}
+        mean, found = fit_evidence(whiten, whole, start, restricted=self.restricted)
+        return meta | {"prior": mean | found["prior"], "noise": found["noise"]}
+
+    def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
+        std, noise_std = self._stds(meta, model)
+        features = self.features(meta, model, support.x)
+        posterior = linear_gaussian.condition_weights(
+            features, support.y.double(), self._mean(meta, model), std, noise_std
+        )
+        return self._kept(meta) | {"weights": posterior._asdict(), "noise": meta["noise"]}
+
+    def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
+        """The mean negative evidence of an example, of support and query together."""
+        features = self.features(meta, model, torch.cat([task.support.x, task.query.x]))
+        y = torch.cat([task.support.y, task.query.y]).double()
+        std, noise_std = self._stds(meta, model)
+        covariance = features * std.square() @ features.mT
+        residual = y - features @ self._mean(meta, model)
+        loss = -linear_gaussian.log_evidence(covariance, residual, noise_std).to(task.query.y.dtype) / len(y)
+        return loss, {"loss": loss, "noise_std": noise_std.to(loss.dtype)}
+
+    def prediction_noise(self, model: Model, samples: int, support: int) -> Mapping[str, Draw]:
+        return {"weights": Draw((samples, self.weights(model)))}
+
+    def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
+        weights = linear_gaussian.Weights(**posterior["weights"])
+        drawn = weights.mean + weights.root @ noise["weights"].to(weights.root.dtype).mT
+        return (self.features(posterior, model, x) @ drawn).mT.unsqueeze(-1).to(x.dtype)
+
+    def predictive(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Mixture:
+        features, weights = self.features(posterior, model, x), linear_gaussian.Weights(**posterior["weights"])
+        variance = (features @ weights.root).square().sum(-1, keepdim=True)
+        log_noise_std = posterior["noise"]["log_std"]
+        return linear_gaussian.label_density(features @ weights.mean, variance, log_noise_std, x.dtype)
+
+    def _kept(self, meta: Parts) -> Parts:
+        """The meta-parameters that make features."""
+        return {}
+
+    def _stds(self, meta: Parts, model: Model) -> tuple[Tensor, Tensor]:
+        """(s (P,), σ)."""
+        learned = meta["prior"]["log_std"].double().exp()
+        return self.std(learned, self.weights(model)), meta["noise"]["log_std"].double().exp()
+
+    def _mean(self, meta: Parts, model: Model) -> Tensor:
+        """μ (P, 1)."""
+        learned = meta["prior"]["mean"].double()
+        return functional.pad(learned, (0, self.weights(model) - len(learned))).unsqueeze(-1)
+
+
+@dataclass(frozen=True)
+class Mean(LinearModel):
+    """The mean of a task's known rows, shrunk to the mean of all training rows as far as groups differ little."""
+
+    def features(self, parts: Parts, model: Model, x: Tensor) -> Tensor:
+        return torch.ones(len(x), 1, dtype=torch.float64, device=x.device)
+
+    def weights(self, model: Model) -> int:
+        return 1
+
+    def learned(self, model: Model) -> tuple[int, int]:
+        return 1, 1
+
+    def std(self, learned: Tensor, weights: int) -> Tensor:
+        return learned
+
+
+@dataclass(frozen=True)
+class Mixed(LinearModel):
+    """A linear mixed model: fixed effects of the columns, and a random intercept for each group.
+
+    Fixed effects are those of all training rows. A task's known rows move its intercept, and its slopes if they are
+    random.
+    """
+
+    slopes: bool = False
+    """Each column has a random slope, too, independent of the others."""
+    reml: bool = True
+    """Variances maximise the restricted likelihood, which allows for the estimation of fixed effects; off, the
+    likelihood."""
+
+    @property
+    def restricted(self) -> bool:
+        return self.reml
+
+    def features(self, parts: Parts, model: Model, x: Tensor) -> Tensor:
+        return with_intercept(x)
+
+    def weights(self, model: Model) -> int:
+        return 1 + math.prod(model.network.inputs)
+
+    def learned(self, model: Model) -> tuple[int, int]:
+        return self.weights(model), self.weights(model) if self.slopes else 1
+
+    def std(self, learned: Tensor, weights: int) -> Tensor:
+        return functional.pad(learned, (0, weights - len(learned)))
+
+
+@dataclass(frozen=True)
+class Ridge(LinearModel):
+    """Ridge regression on a task's known rows, with a penalty from the training groups.
+
+    As a Bayesian linear model it knows how sure it is.
+    """
+
+    def features(self, parts: Parts, model: Model, x: Tensor) -> Tensor:
+        return with_intercept(x)
+
+    def weights(self, model: Model) -> int:
+        return 1 + math.prod(model.network.inputs)
+
+    def learned(self, model: Model) -> tuple[int, int]:
+        return 1, 2
+
+    def std(self, learned: Tensor, weights: int) -> Tensor:
+        return torch.cat([learned[:1], learned[1:].expand(weights - 1)])
+
+
+def with_intercept(x: Tensor) -> Tensor:
+    """(1, x) (N, 1 + D) in double precision."""
+    columns = x.flatten(1).double()
+    return torch.cat([torch.ones_like(columns[:, :1]), columns], dim=1)
