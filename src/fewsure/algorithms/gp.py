@@ -86,7 +86,7 @@ class Gp(Algorithm):
         residual = support.y.double() - self._mean(meta, support.x)
         noise_std = meta["noise"]["log_std"].double().exp()
         conditioned = linear_gaussian.condition(covariance(self.kernels, meta["kernel"], x), residual, noise_std)
-        return meta | {"support": {"x": x} | conditioned._asdict()}
+        return meta | {"conditioned": {"x": x} | conditioned._asdict()}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         """The mean negative evidence of an example, of support and query together."""
@@ -110,7 +110,7 @@ class Gp(Algorithm):
 
     def _moments(self, posterior: Parts, model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance (N, 1) of a task's function at each x."""
-        features, support = self._features(posterior, model, x), posterior["support"]
+        features, support = self._features(posterior, model, x), posterior["conditioned"]
         conditioned = linear_gaussian.Conditioned(support["weights"], support["root"])
         cross = covariance(self.kernels, posterior["kernel"], features, support["x"])
         prior = variances(self.kernels, posterior["kernel"], features)
