@@ -69,7 +69,7 @@ class SimpaLatent(Algorithm):
     """Numbers of the latent z; for classification, of each class."""
     generator_hidden: tuple[int, ...] = (64, 128)
     """For regression, hidden units of the generator's layers."""
-    encoder_width: int = 128
+    encoder_width: int = 64
     """Units of the encoder."""
     encoder_layers: int = 2
     """Layers of attention over the support set."""

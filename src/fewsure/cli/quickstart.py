@@ -17,7 +17,7 @@ figures  {out}/report.html and {out}/report_files/
 results  {out}/results.json
 
 what to try next
-  fewsure train simpa-latent --out runs/latent             the recommended settings, 20 minutes of two CPU cores
+  fewsure train simpa-latent --out runs/latent             the recommended settings, minutes on one CPU core
   fewsure train simpa --preset quickstart --out runs/simpa the paper's own SImPa, as large as a CPU allows
   fewsure train simpa --preset paper --out runs/literal    every value as the paper prints it
   {evaluate:<55}  tighter intervals
