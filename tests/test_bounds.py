@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fewsure.errors import FewsureError
-from fewsure.theory.concentration import Reading, kl_inverse
+from fewsure.theory.concentration import Reading, bernoulli_kl, kl_inverse
 from fewsure.theory.divergences import gaussian_reading
 from fewsure.theory.pac_bayes import Bound, bound_new_task, bound_one_task, theorem_1, theorem_2
 
@@ -86,6 +86,30 @@ def test_maurers_moment_is_at_most_2_root_m() -> None:
     for m in range(1, 400):
         moment = sum(math.comb(m, k) * (k / m) ** k * (1 - k / m) ** (m - k) for k in range(m + 1))
         assert math.sqrt(m) <= moment <= 2 * math.sqrt(m)
+
+
+def test_of_balanced_sets_the_moment_is_at_most_that_of_a_binomial() -> None:
+    """m losses of different means, each 0, 1/2 or 1; then coins of their means; then coins of the mean of means."""
+    generator = torch.Generator().manual_seed(0)
+
+    def moment(halves: list[torch.Tensor]) -> float:
+        """E e^{m kl(p̂ ‖ p)} from the probabilities of 0, 1/2 and 1 of each loss: the exact law of their sum."""
+        law = torch.ones(1, dtype=torch.float64)
+        for one in halves:
+            law = torch.nn.functional.conv1d(law.view(1, 1, -1), one.flip(0).view(1, 1, -1), padding=2).flatten()
+        m, values = len(halves), torch.linspace(0, 1, len(law), dtype=torch.float64)
+        mean = (law * values).sum()
+        return float((law * (m * bernoulli_kl(values, mean.expand_as(values))).exp()).sum())
+
+    for m in (2, 5, 25):
+        losses = torch.rand(m, 3, generator=generator, dtype=torch.float64) ** 3
+        losses = losses / losses.sum(1, keepdim=True)
+        means = losses @ torch.tensor([0, 0.5, 1.0], dtype=torch.float64)
+        coins = torch.stack([1 - means, 0 * means, means], 1)
+        same = coins.mean(0).expand(m, 3)
+        each = [moment([*law]) for law in (losses, coins, same)]
+        assert each == sorted(each)
+        assert each[-1] <= 2 * math.sqrt(m)
 
 
 @pytest.mark.parametrize("form", ["paper", "log", "kl"])

@@ -19,7 +19,7 @@ from fewsure.errors import FewsureError
 from fewsure.networks.losses import classification, regression
 from fewsure.networks.mlp import Mlp, MlpOptions
 from fewsure.pipeline import start_run
-from fewsure.report.certificates import certificate_text
+from fewsure.report.certificates import certificate_text, certificates_section, interval
 from fewsure.theory.concentration import bernoulli_kl, betting_limit
 from fewsure.theory.pac_bayes import theorem_1, theorem_1_of_draws
 from fewsure.training.experiment import Experiment, Training
@@ -124,6 +124,7 @@ def test_certify_prints_it_for_a_finite_kl_alone(run: Run, tmp_path: Path) -> No
     assert "loss of one drawn network, e/(1+e), e the squared error; m = 5, ε = 0.0475" in text
     assert f"{1 - theorem['not_vacuous']:.2%} of tasks" in text
     assert "Theorem 1 is rigorous" in text
+    assert f"| kl form | 30 | {interval(theorem['bound'])} | " in certificates_section([record])
     assert "no bound: simpa-latent has no posterior over θ" in text
     implicit = Experiment(small_simpa(), SineLine(query=7), MlpOptions((5,)), Training(tasks=3), preset="test")
     other = start_run(tmp_path / "run", implicit, resume=False)
