@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fewsure.core import streams
-from fewsure.data.augmentation import Mixing, Moving
+from fewsure.data.augmentation import Mixing, Moving, turned
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool, merge
 from fewsure.errors import FewsureError
@@ -114,6 +114,17 @@ def test_moved_images_are_those_of_the_pool_shifted_and_mirrored() -> None:
     assert 0.3 < float((steps[..., 0] == 1).float().mean()) < 0.7
     middle = after[:, 0, 3:5, 3:5].mean((1, 2)) - before[:, 0, 3:5, 3:5].mean((1, 2))
     assert set(middle.tolist()) == {8.0 * down + across for down in (-1, 0, 1) for across in (-1, 0, 1)}
+
+
+def test_a_turned_pool_has_each_class_four_times() -> None:
+    images = torch.arange(5 * 9, dtype=torch.uint8).reshape(5, 1, 3, 3)
+    pool = numbered([2, 3], ["a", "b"])._replace(examples=images)
+    found = turned(pool)
+    assert found.counts.tolist() == 4 * [2, 3]
+    assert len(set(found.classes)) == len(set(found.groups)) == 8
+    for quarters in range(4):
+        part = found.examples[5 * quarters : 5 * quarters + 5]
+        assert torch.equal(part, torch.rot90(images, quarters, (-2, -1)))
 
 
 def test_tasks_depend_on_the_random_stream_alone() -> None:

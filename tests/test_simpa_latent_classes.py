@@ -1,27 +1,41 @@
 """SImPa with a latent posterior for classification: a latent per class, and the head that it makes."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
 from fewsure.algorithms.parts.cutting import cut
 from fewsure.algorithms.simpa_latent import SimpaLatent
+from fewsure.cli.main import main
 from fewsure.core import streams
 from fewsure.core.vectorise import draw_noise
+from fewsure.data.features import FeatureHeadOptions, Features
 from fewsure.errors import FewsureError
 from fewsure.networks.conv4 import Conv4
 from fewsure.networks.losses import classification, regression
 from fewsure.networks.mlp import Mlp
+from fewsure.pipeline import start_run
 from fewsure.posteriors.decoders import HeadDecoder
 from fewsure.posteriors.latent import Latent
+from fewsure.training.experiment import Experiment, Training
 from fewsure.types import Batch, Model, Network, Stage, Task
 
-from .helpers import assert_gradient_equals_finite_differences, assert_vectorised_equals_loop
+from .helpers import assert_gradient_equals_finite_differences, assert_vectorised_equals_loop, write_blobs
 
 WAY, SHOT, QUERY = 3, 2, 4
 
 
 def small(**options: object) -> SimpaLatent:
-    settings = {"latent": 3, "encoder_width": 8, "encoder_layers": 1, "train_samples": 3, "refinements": 1}
+    settings = {
+        "latent": 3,
+        "embedding": 5,
+        "encoder_width": 8,
+        "encoder_layers": 1,
+        "train_samples": 3,
+        "refinements": 1,
+    }
     return SimpaLatent(**(settings | options))  # type: ignore[arg-type]
 
 
@@ -61,7 +75,7 @@ def test_vectorised_equals_loop_and_the_meta_gradient_equals_finite_differences(
 @pytest.mark.usefixtures("float64")
 def test_without_refinements_the_head_is_versas() -> None:
     """Gaussian rows, so Gaussian logits in closed form; where classes do not attend, each is amortised by itself."""
-    decoder = HeadDecoder(Mlp((5, WAY)), 6, WAY)
+    decoder = HeadDecoder(Mlp((4, 5)), 5, 6, WAY)
     generator = streams.generator(0, "versa")
     q = Latent(torch.randn(WAY, 6, generator=generator), 0.3 * torch.randn(WAY, 6, generator=generator))
     x, parts = torch.randn(4, 5, generator=generator), {"head": {"rows": torch.eye(6)}}
@@ -187,6 +201,26 @@ def test_the_encoder_is_told_the_weight_of_the_kl() -> None:
     for uniform, weight in ((0.5, 0.01), (1.0, 0.1)):
         total, info = method.loss(meta, model, task, noise | {"kl_weight": torch.tensor(uniform)}, stage)
         assert float((total - info["loss"]) / info["kl"]) == pytest.approx(weight, rel=1e-4)
+
+
+def test_an_evaluation_takes_any_weight_of_the_training_and_says_what_it_costs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = Features(folder=str(write_blobs(tmp_path / "blobs")), way=WAY, query=4, softmax_temperature=1.0)
+    told = small(kl_weight=0.01, kl_weight_spread=10.0)
+    for method, name in ((told, "told"), (small(), "one")):
+        experiment = Experiment(method, data, FeatureHeadOptions((6,)), Training(tasks=3), preset="test")
+        run = start_run(tmp_path / name, experiment, resume=False)
+        run.save(run.initial())
+    found = {}
+    for weight in (0.001, 0.1):
+        main(["evaluate", str(tmp_path / "told"), "--tasks", "20", "--kl-weight", str(weight), "--json"])
+        found[weight] = json.loads(capsys.readouterr().out)
+        assert found[weight]["kl_weight"] == weight
+    assert found[0.001]["kl"]["mean"] != found[0.1]["kl"]["mean"]
+    for name, weight, known in (("told", 1.0, "from 0.001 to 0.1"), ("one", 0.1, "from 0.003 to 0.003")):
+        assert main(["evaluate", str(tmp_path / name), "--kl-weight", str(weight)]) == 2
+        assert known in capsys.readouterr().err
 
 
 def test_options_that_do_not_fit_are_refused_in_one_line() -> None:

@@ -171,16 +171,19 @@ def evaluate_run(
     stream: Split = "test",
     checkpoint: str = LAST,
     shot: int | None = None,
+    kl_weight: float | None = None,
 ) -> dict[str, Any]:
     """Evaluate a checkpoint on unseen tasks, and keep the result in the run folder.
 
-    Tasks have `shot` support examples, or so many of each class; by default as many as the run's data test with.
+    Tasks have `shot` support examples, or so many of each class; by default as many as the run's data test with. A
+    method that was trained for several weights of the KL takes the run's, or `kl_weight`.
     Shards that an interrupted evaluation has finished are taken up.
     """
     found = run.load(device, checkpoint)
     meta = found.meta
     last = checkpoint == LAST
     experiment = (calibrated(run, device) if last else calibrated_at(run.experiment, meta, device)).with_shot(shot)
+    experiment = experiment if kl_weight is None else experiment.at_kl_weight(kl_weight)
     records = identity(experiment, meta, seed=seed, stream=stream)
     with ProgressLine(f"evaluating {run.experiment.algorithm_name}") as line:
         summary = evaluate_in_shards(
@@ -192,7 +195,7 @@ def evaluate_run(
             store=run.evaluation_shards(records, checkpoint),
             progress=lambda done: line.show(done, tasks, "tasks"),
         )
-    summary |= {"records": records}
+    summary |= {"records": records} | ({} if kl_weight is None else {"kl_weight": kl_weight})
     if not last:
         summary |= {"checkpoint": checkpoint, "update": found.update}
     run.save_evaluation(summary, checkpoint)

@@ -232,6 +232,11 @@ class Algorithm(Protocol):
         """The posterior of every task before its first step, of which adapting leaves a part as it is."""
         return meta
 
+    def at_kl_weight(self, kl_weight: float) -> "Algorithm":
+        """The same trained method, whose posteriors are those of another weight of the KL."""
+        method = type(self).__name__.lower()
+        raise FewsureError(f"expected --kl-weight with a run of simpa-latent alone, but got {method}; leave it out")
+
     def from_weights(self, weights: Params) -> Parts:
         """Initial meta-parameters around the weights of a MAML run."""
         method = type(self).__name__.lower()

@@ -18,7 +18,7 @@ the objective was. An encoder may see all of them: the theorem holds for every q
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import ClassVar, Literal
 
@@ -37,6 +37,8 @@ from fewsure.types import Algorithm, Batch, Draw, Info, Mixture, Model, Noise, N
 
 START_LOG_STD = -1.0
 """ln σ that the encoder starts with."""
+ROUNDING = 1e-6
+"""The share by which a weight of the KL may leave the range of the training."""
 BOUND_EXAMPLES = 32
 """Support examples, chosen at random, whose loss stands for Theorem 1 in training; m stays their whole number."""
 PREDICTIVE_SHARE = 0.35
@@ -67,6 +69,8 @@ class SimpaLatent(Algorithm):
 
     latent: int = 16
     """Numbers of the latent z; for classification, of each class."""
+    embedding: int = 64
+    """For classification, numbers of the embedding below the head: outputs of the base network, shared by all tasks."""
     generator_hidden: tuple[int, ...] = (64, 128)
     """For regression, hidden units of the generator's layers."""
     encoder_width: int = 64
@@ -95,7 +99,7 @@ class SimpaLatent(Algorithm):
     """For regression, the least standard deviation of a label, in shares of `target_scale`."""
 
     def __post_init__(self) -> None:
-        for name in ("latent", "encoder_width", "encoder_layers", "train_samples"):
+        for name in ("latent", "embedding", "encoder_width", "encoder_layers", "train_samples"):
             require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         for name in ("input_scale", "target_scale", "noise_floor"):
             value = getattr(self, name)
@@ -170,6 +174,12 @@ class SimpaLatent(Algorithm):
         means, stds = decoder.outputs(posterior, q.sample(noise["z"]), decoder.embed(posterior, x)).unbind(-1)
         return Mixture(torch.full_like(means.T, 1 / len(means)), means.T, stds.T)
 
+    def at_kl_weight(self, kl_weight: float) -> "SimpaLatent":
+        least, most = self.kl_weight / self.kl_weight_spread, self.kl_weight * self.kl_weight_spread
+        known = least * (1 - ROUNDING) <= kl_weight <= most * (1 + ROUNDING)
+        require(known, "kl_weight", f"from {least:g} to {most:g}, as in training", kl_weight)
+        return replace(self, kl_weight=kl_weight)
+
     def posterior_kl(self, posterior: Parts) -> Tensor:
         """KL[q(z) ‖ p(z)], which is at least KL[G#q ‖ G#p]."""
         return Latent(**{name: value.double() for name, value in posterior["latent"].items()}).kl()
@@ -186,7 +196,8 @@ class SimpaLatent(Algorithm):
     def _decoder(self, model: Model) -> Decoder:
         """The decoder of the kind of task."""
         if model.kind == "classification":
-            return HeadDecoder(model.network, self.latent, model.outputs)
+            network = model.network.with_outputs(self.embedding)
+            return HeadDecoder(network, self.embedding, self.latent, model.outputs)
         family = WeightGenerator(model.network.with_outputs(2), self.latent, self.generator_hidden)
         return NetworkDecoder(family, self.input_scale, self.target_scale, self.noise_floor)
 

@@ -36,6 +36,9 @@ class Options(Common):
     shot: int | None = None
     """Support examples of a task, or of each of its classes. `none` takes the number of the training, or the middle of
     its range."""
+    kl_weight: float | None = None
+    """The weight of the KL, of a run of simpa-latent that was trained over several (`--kl-weight-spread`): a small one
+    is more accurate, a large one costs fewer nats. `none` takes the run's own."""
 
 
 def main(arguments: list[str]) -> None:
@@ -52,7 +55,13 @@ def main(arguments: list[str]) -> None:
     run = Run.open(options.run)
     with process_group(options.device) as device:
         summary = evaluate_run(
-            run, device, tasks=options.tasks, seed=options.seed, checkpoint=options.checkpoint, shot=options.shot
+            run,
+            device,
+            tasks=options.tasks,
+            seed=options.seed,
+            checkpoint=options.checkpoint,
+            shot=options.shot,
+            kl_weight=options.kl_weight,
         )
         if is_rank_zero():
             tables = [*evaluation_tables([summary]), *worst_groups(summary)]

@@ -6,6 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fewsure.data.pools import Pool, merge
+
 
 class Augmentation(Protocol):
     """How training examples are changed at random; `str` of it ends a sentence that begins with "examples"."""
@@ -43,6 +45,16 @@ class Moving:
     def __str__(self) -> str:
         shifted = [f"shifted by up to {self.shift} pixels"] if self.shift else []
         return " and ".join([*shifted, *(["mirrored at random"] if self.flip else [])])
+
+
+def turned(pool: Pool) -> Pool:
+    """A pool of square images with three more classes for each: its images turned by one, two and three quarters."""
+    for quarters in (1, 2):  # those turned by two quarters are of the classes that one quarter has added, too
+        images = torch.rot90(pool.examples, quarters, (-2, -1))
+        classes = tuple(f"{name}, turned by {90 * quarters}°" for name in pool.classes)
+        groups = tuple(f"{name}, turned by {90 * quarters}°" for name in pool.groups)
+        pool = merge(pool, Pool(images, pool.starts, classes, groups, f"turned {pool.checksum}"))
+    return pool
 
 
 def unit(images: Tensor) -> Tensor:

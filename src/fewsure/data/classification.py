@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 import torch
 
 from fewsure.core.config import Range, ends
-from fewsure.data.augmentation import Augmentation, Moving
+from fewsure.data.augmentation import Augmentation, Moving, turned
 from fewsure.data.description import DataSet
 from fewsure.data.episodes import Episodes
 from fewsure.data.io.cache import load
@@ -144,8 +144,9 @@ class Classification(Data):
 
     def tasks(self, split: Split, device: torch.device) -> Episodes:
         training = split == "train"
+        pool = pool_on(self.at_temperature_1, split, device)  # which does not depend on it
         return Episodes(
-            pool_on(self.at_temperature_1, split, device),  # which does not depend on it
+            self.in_training(pool) if training else pool,
             way=self.training_outputs if training else self.way,
             shot=self.training_shots[0] if training else self.test_shot,
             query=(self.train_query if training else None) or self.query,
@@ -153,6 +154,10 @@ class Classification(Data):
             augmentation=self.augmentation if training else None,
             name=f"{self.name}, {split}",
         )
+
+    def in_training(self, pool: Pool) -> Pool:
+        """The classes that training tasks are drawn from, of the training classes."""
+        return pool
 
     @property
     def needed_examples(self) -> int:
@@ -182,13 +187,21 @@ class ImageSet(Classification):
     train_flip: bool = False
     """In training, mirror half of the images left to right, where that leaves the class as it is."""
 
+    train_turn: bool = False
+    """In training, the images of a class turned by a quarter, a half and three quarters are three more classes."""
+
     pictures = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         size = min(self.shape[1:])
+        square = self.shape[1] == self.shape[2]
+        require(square or not self.train_turn, "train_turn", "left out where images are not square", self.train_turn)
         known = 0 <= self.train_shift < size
         require(known, "train_shift", f"at least 0 and less than {size} pixels", self.train_shift)
+
+    def in_training(self, pool: Pool) -> Pool:
+        return turned(pool) if self.train_turn else pool
 
     @property
     def augmentation(self) -> Augmentation | None:

@@ -26,6 +26,7 @@ from fewsure.core.vectorise import better_looped, count, draw_noise, draw_per_ta
 from fewsure.data import Tasks
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged
+from fewsure.evaluation.metrics.summary import TaskMeans
 from fewsure.evaluation.scoring import scorer
 from fewsure.evaluation.scoring.predict import Predict
 from fewsure.evaluation.temperature import temperature_of
@@ -74,7 +75,7 @@ def evaluate_in_shards(
     start = time.perf_counter()
     sizes = {first: min(SHARD, tasks - first) for first in range(0, tasks, SHARD)}
     blocks = UnseenBlocks(experiment, meta, seed, stream)
-    earlier, samples = 0.0, 0
+    earlier, samples, of_posteriors = 0.0, 0, TaskMeans(["kl"])
 
     def shards() -> Iterator[Records]:
         nonlocal earlier, samples
@@ -88,9 +89,13 @@ def evaluate_in_shards(
                 earlier += shard.seconds
                 progress(first + size)
             samples = int(records["samples"][0])
+            if "kl" in records:
+                of_posteriors.add(records)
             yield records
 
     figures = scorer(experiment).summarise(shards())
+    if experiment.algorithm.theorem == "Theorem 1":
+        figures |= of_posteriors.summary()
     if "by_group" in figures:
         names = experiment.data.pool(stream).classes
         figures["by_group"] = [row | {"group": names[row["group"]]} for row in figures["by_group"]]
@@ -264,6 +269,7 @@ def _every_task(
         records = score(predict, block.task, block.facts, block.prediction_noise)
         sampled = torch.full((), samples[0], device=device)
         groups = {} if experiment.data.grouped_by is None else {"groups": block.facts["groups"]}
+        records = records if kl is None else {"kl": kl, **records}
         return records | groups | {"samples": sampled, "fingerprint": _fingerprint(block.task)}
 
     every_task = for_each(one_task, loop=better_looped(model.network, device))

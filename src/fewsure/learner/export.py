@@ -164,10 +164,6 @@ class _Recorder:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._network, name)
 
-    def with_outputs(self, outputs: int) -> "_Recorder":
-        self._network = self._network.with_outputs(outputs)
-        return self
-
     def given(self, support: Tensor) -> "_Recorder":
         self._network = self._network.given(support)
         return self

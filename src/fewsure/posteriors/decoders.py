@@ -134,7 +134,9 @@ class HeadDecoder:
     parts: ClassVar[tuple[str, ...]] = ("embedding", "head")
 
     network: Network
-    """The network whose embedding stands below the heads."""
+    """What embeds an input; its outputs are the embedding."""
+    width: int
+    """Numbers of the embedding."""
     latent: int
     way: int
 
@@ -144,14 +146,14 @@ class HeadDecoder:
 
     @property
     def sees(self) -> tuple[int, int]:
-        return self.network.width + 1, self.network.width
+        return self.width + 1, self.width
 
     def init(self, generator: torch.Generator) -> Parts:
-        rows = ROW_SPREAD * torch.randn(self.latent, self.network.width + 1, generator=generator)
-        return {"embedding": self.network.embedding.init(generator), "head": {"rows": rows}}
+        rows = ROW_SPREAD * torch.randn(self.latent, self.width + 1, generator=generator)
+        return {"embedding": self.network.init(generator), "head": {"rows": rows}}
 
     def embed(self, parts: Parts, x: Tensor) -> Tensor:
-        return self.network.embedding(parts["embedding"], x)
+        return self.network(parts["embedding"], x)
 
     def members(self, support: Batch) -> Tensor:
         """The mean of each class, and the logarithm of the number of its examples."""

@@ -67,7 +67,7 @@ def _table(title: str, results: Sequence[Result]) -> Table:
         [[column.text(row) for column in columns] for row in rows],
         right=frozenset(number for number, column in enumerate(columns) if column.is_count),
         aside=frozenset(range(len(rows))) - headlines,
-        notes=list(dict.fromkeys(note for result in results for note in group_notes(result))),
+        notes=list(dict.fromkeys(note for result in results for note in (*group_notes(result), *kl_notes(result)))),
     )
 
 
@@ -91,6 +91,18 @@ def group_notes(result: Mapping[str, Any]) -> list[str]:
         return [f"no intervals: {over} say{'s' * (groups == 1)} nothing of others"]
     few = "; so few hold 95 % where the scores of groups are normal" if groups < NORMAL_BELOW else ""
     return [f"intervals: over {over}{few}"]
+
+
+def kl_notes(result: Mapping[str, Any]) -> list[str]:
+    """The nats of a method whose posteriors have a finite KL.
+
+    >>> kl_notes({"algorithm": "simpa-latent", "kl": {"mean": 20.31, "ci95": 0.1}, "kl_weight": 0.01})
+    ['simpa-latent at the weight 0.01 of the KL: KL[q ‖ p] 20.3 nats, the mean over tasks']
+    """
+    if "kl" not in result:
+        return []
+    weight = f" at the weight {result['kl_weight']:g} of the KL" if "kl_weight" in result else ""
+    return [f"{result['algorithm']}{weight}: KL[q ‖ p] {result['kl']['mean']:.1f} nats, the mean over tasks"]
 
 
 def groups_of(result: Mapping[str, Any]) -> str:

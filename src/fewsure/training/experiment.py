@@ -123,6 +123,10 @@ class Experiment:
         """
         return replace(self, data=self.data.with_shot(self.data.test_shot if shot is None else shot))
 
+    def at_kl_weight(self, kl_weight: float) -> "Experiment":
+        """The experiment whose method has posteriors of another weight of the KL."""
+        return replace(self, algorithm=self.algorithm.at_kl_weight(kl_weight))
+
     @property
     def own_density(self) -> bool:
         """Whether the method gives the density of a label itself."""
