@@ -17,10 +17,12 @@ from safetensors import safe_open
 from scipy.stats import norm
 
 import fewsure
-from fewsure import FewsureError, Learner
+from fewsure import FewsureError, Learner, algorithms
+from fewsure.algorithms import ALGORITHMS, Maml
 from fewsure.certification import calibration_of
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import environment_of, fresh_blocks
+from fewsure.core.config import to_record
 from fewsure.core.signals import StopSignal
 from fewsure.core.vectorise import take
 from fewsure.learner.labels import read_labels
@@ -656,6 +658,23 @@ def test_wrong_targets_and_queries_are_refused_with_what_to_do(
 def test_wrong_options_are_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(FewsureError, match=message):
         Learner(**options)
+
+
+def test_a_method_may_be_an_object() -> None:
+    data = fewsure.regression_tasks(line_tasks(), shot=5)
+    method, preset = Maml(inner_lr=0.02, inner_steps=3), Learner("maml", data).experiment
+    assert Learner(method, data).experiment == dataclasses.replace(preset, algorithm=method)
+    given = Maml(inner_lr=np.float64(0.02))  # type: ignore[arg-type]
+    assert to_record(Learner(given, data, inner_steps=3).experiment.algorithm) == to_record(method)
+    with pytest.raises(FewsureError, match=r"`inner_steps` to be of type int, but got 2\.5"):
+        Learner(Maml(inner_steps=2.5), data)  # type: ignore[arg-type]
+    with pytest.raises(FewsureError, match=r"to be a method, but got its class; write Maml\(\)"):
+        Learner(Maml, data)  # type: ignore[arg-type]
+
+
+def test_every_method_has_a_public_name() -> None:
+    assert {*algorithms.__all__} == {"ALGORITHMS", *(kind.__name__ for kind in ALGORITHMS.values())}
+    assert all(getattr(algorithms, kind.__name__) is kind for kind in ALGORITHMS.values())
 
 
 def test_options_of_tasks_in_python_are_refused_by_name(regressors: dict[str, Learner]) -> None:

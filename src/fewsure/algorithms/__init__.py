@@ -30,3 +30,20 @@ ALGORITHMS: dict[str, type[Any]] = {
     "mean": Mean,
 }
 """Name on the command line → the dataclass of hyper-parameters that is the method."""
+
+__all__ = [
+    "ALGORITHMS",
+    "Abml",
+    "Bmaml",
+    "Gp",
+    "Maml",
+    "Mean",
+    "Mixed",
+    "Platipus",
+    "ProtoNet",
+    "Ridge",
+    "Simpa",
+    "SimpaLatent",
+    "Tnp",
+    "Vampire",
+]

@@ -23,6 +23,7 @@ from fewsure.learner.predictor import Predictor
 from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
 from fewsure.training.runs import Run
+from fewsure.types import Algorithm
 
 INDUCTIVE_DEFAULTS = {"norm": "instance", "centred": False, "temperature_exponent": 0.0}
 """These replace values of a preset: a prediction never depends on the other queries, unless asked for."""
@@ -41,11 +42,16 @@ class Learner:
     Any option of the method, the data, the network or the training may be named, as `fewsure train METHOD --help` lists
     them. With `out`, the run lives in that folder from the start, and goes on there after an interruption, in another
     process too.
+
+    A method may also be an object of `fewsure.algorithms`. It has the values that it was made with, where a name has
+    those of the preset.
+
+        learner = fewsure.Learner(Simpa(inner_steps=10), data=my_tasks)
     """
 
     def __init__(
         self,
-        algorithm: str = "simpa",
+        algorithm: str | Algorithm = "simpa",
         data: Any = "sine-line",
         *,
         preset: str = DEFAULT_PRESET,
@@ -195,9 +201,8 @@ def _with_source(experiment: Experiment, data: Any) -> Experiment:
     return dataclasses.replace(experiment, data=dataclasses.replace(there, source=given.source))
 
 
-def _experiment(algorithm: str, data: Any, preset: str, options: Mapping[str, Any]) -> Experiment:
-    require_known("algorithm", checked(str, algorithm, "algorithm"), list(ALGORITHMS))
-    preset = checked(str, preset, "preset")
+def _experiment(method: str | Algorithm, data: Any, preset: str, options: Mapping[str, Any]) -> Experiment:
+    algorithm, preset = _method_name(method), checked(str, preset, "preset")
     if isinstance(data, (str, Path)):
         name = str(data)
         if name not in DATA and Path(name).exists():
@@ -211,7 +216,20 @@ def _experiment(algorithm: str, data: Any, preset: str, options: Mapping[str, An
         own = data if _is_data(data) else own_tasks(data, **_data_options(options))
         name = next(name for name, kind in DATA.items() if type(own) is kind.data)
         base = dataclasses.replace(_preset(preset, algorithm, name), data=own)
+    if not isinstance(method, str):
+        base = dataclasses.replace(base, algorithm=_changed(method, vars(method)))
     return _with_options(base, options)
+
+
+def _method_name(method: Any) -> str:
+    """The name of a method, or of the method that an object is."""
+    for name, kind in ALGORITHMS.items():
+        if type(method) is kind:
+            return name
+        if method is kind:
+            raise FewsureError(f"expected `algorithm` to be a method, but got its class; write {kind.__name__}()")
+    require_known("algorithm", checked(str, method, "algorithm"), list(ALGORITHMS))
+    return str(method)
 
 
 def _preset(preset: str, algorithm: str, data: str) -> Experiment:
@@ -237,11 +255,13 @@ def _with_options(experiment: Experiment, options: Mapping[str, Any]) -> Experim
     known = [name for fields in kinds.values() for name in fields if name != "scale"]
     for name in options:
         require_known("option", name, known)
-    groups: dict[str, Any] = {
-        group: dataclasses.replace(
-            getattr(experiment, group),
-            **{name: checked(kind, options[name], name) for name, kind in kinds[group].items() if name in options},
-        )
-        for group in GROUPS
-    }
+    groups: dict[str, Any] = {group: _changed(getattr(experiment, group), options) for group in GROUPS}
     return dataclasses.replace(experiment, **groups)
+
+
+def _changed(options: Any, values: Mapping[str, Any]) -> Any:
+    """A dataclass of options with those of the values that are its own, checked."""
+    own = {
+        name: checked(kind, values[name], name) for name, kind in field_types(type(options)).items() if name in values
+    }
+    return dataclasses.replace(options, **own)
