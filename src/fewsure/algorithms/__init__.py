@@ -6,6 +6,8 @@ from fewsure.algorithms.abml import Abml
 from fewsure.algorithms.bmaml import Bmaml
 from fewsure.algorithms.gp import Gp
 from fewsure.algorithms.linear import Mean, Mixed, Ridge
+
+from fewsure.algorithms.cnp import Cnp
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.platipus import Platipus
 from fewsure.algorithms.protonet import ProtoNet
@@ -18,6 +20,7 @@ ALGORITHMS: dict[str, type[Any]] = {
     "simpa": Simpa,
     "simpa-latent": SimpaLatent,
     "tnp": Tnp,
+    "cnp": Cnp,
     "maml": Maml,
     "abml": Abml,
     "vampire": Vampire,

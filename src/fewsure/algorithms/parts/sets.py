@@ -68,14 +68,23 @@ class Attention:
         key, value = self._asked(params, members, slice(self.width, None))
         return key, value
 
-    def __call__(self, params: Params, members: Tensor, memory: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """(N, width) → (N, width): the members attend to one another, or each of them to the `memory` of others."""
+    def __call__(
+        self,
+        params: Params,
+        members: Tensor,
+        memory: tuple[Tensor, Tensor] | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """(N, width) → (N, width): the members attend to one another, or each of them to the `memory` of m others.
+
+        The `bias` (heads, N, m) is added to the scores.
+        """
         if memory is None:
             query, key, value = self._asked(params, members, slice(None))
         else:
             (query,), (key, value) = self._asked(params, members, slice(self.width)), memory
-        weights = (query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])).softmax(-1)
-        mixed = (weights @ value).transpose(0, 1).flatten(1)
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        mixed = ((scores if bias is None else scores + bias).softmax(-1) @ value).transpose(0, 1).flatten(1)
         members = members + linear(mixed, params, "mix")
         hidden = functional.gelu(linear(normalised(members, params, "between"), params, "expand"))
         return members + linear(hidden, params, "contract")
