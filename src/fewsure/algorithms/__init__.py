@@ -4,10 +4,9 @@ from typing import Any
 
 from fewsure.algorithms.abml import Abml
 from fewsure.algorithms.bmaml import Bmaml
+from fewsure.algorithms.cnp import Cnp
 from fewsure.algorithms.gp import Gp
 from fewsure.algorithms.linear import Mean, Mixed, Ridge
-
-from fewsure.algorithms.cnp import Cnp
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.platipus import Platipus
 from fewsure.algorithms.protonet import ProtoNet

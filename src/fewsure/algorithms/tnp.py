@@ -5,7 +5,7 @@ questions:  layer l = 1..L: the same weights, attention to K_l, V_l alone
 
 A question sees no other question, and examples see no question. So a task is the keys and values of its examples in
 each layer, and the order of the examples does not matter. Classes enter as a number that each head adds to the scores
-between examples of one class: the numbering of classes does not matter either, and there may be any number of them.
+between examples of one class. So the numbering of classes does not matter either, and there may be any number of them.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from fewsure.algorithms.parts.sets import Attention
 from fewsure.types import Model, Params, Parts
 
 SAME_CLASS = 1.0
-"""What is added at the start to the scores between examples of one class."""
+"""The number that a head starts with."""
 
 
 @dataclass(frozen=True)

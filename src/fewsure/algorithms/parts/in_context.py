@@ -68,7 +68,7 @@ class InContext(Algorithm):
         raise NotImplementedError
 
     def read(self, meta: Parts, tokens: Tensor, same: Tensor | None) -> tuple[Params, Tensor]:
-        """What questions see of the examples, and the examples' last tokens (m, width).
+        """A memory of the examples, for questions to read, and the examples' last tokens (m, width).
 
         `same` (m, m) is 1 for two examples of one class, and 0 for others; None in regression.
         """
@@ -165,7 +165,7 @@ class InContext(Algorithm):
         return self._ends(posterior, self.answer(posterior, posterior["memory"], tokens))
 
     def _ends(self, meta: Parts, tokens: Tensor) -> Tensor:
-        """What the head makes of last tokens."""
+        """Last tokens, through the head."""
         return linear(normalised(tokens, meta["head"], "last"), meta["head"], "head")
 
     def _tokens(self, meta: Parts, model: Model, x: Tensor, y: Tensor | None) -> Tensor:
