@@ -162,3 +162,12 @@ def test_a_critics_reading_above_the_logarithm_of_its_samples_is_unreliable() ->
     noise = critic_reading(torch.full((512,), 20_000.0), torch.zeros(512))
     assert not noise.reliable
     assert noise.record()["reliable"] is False
+
+
+def test_moments_of_single_weights_miss_a_posterior_that_knows_all_directions_but_one() -> None:
+    """w = v z with |v_j| = 1: each weight is standard normal, and u·w = 0 in every direction u at right angles to v."""
+    v = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0, 1.0])
+    u = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 0.0]) / 2**0.5
+    w = torch.randn(20_000, 1, generator=torch.Generator().manual_seed(0)) * v
+    assert float((w @ u).abs().max()) < 1e-12  # an exact posterior leaves some spread there
+    assert abs(float(moment_kl(w, 1.0))) < 0.01  # and no prior with a density has a finite KL to this line
