@@ -179,7 +179,7 @@ def test_a_cut_task_has_the_examples_of_its_classes_and_no_others() -> None:
 @pytest.mark.usefixtures("float64")
 def test_cut_whole_with_one_cut_the_loss_is_that_of_the_task_itself() -> None:
     model, task = model_of(), one(batches(1))
-    whole, parts = small(), small(cuts=1, cut_way=WAY)
+    whole, parts = small(), small(cuts=1, cut_way=WAY, prototype_weight=0.0)
     meta = whole.init(model, streams.generator(0, "init"))
     z = torch.randn(3, WAY, 3, generator=streams.generator(0, "z"))
     in_order = torch.arange(SHOT + QUERY).double().expand(1, WAY, -1)

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from fewsure.posteriors.prototypes import class_means, prototype_logits
 from fewsure.types import Algorithm, Batch, Info, Kind, Model, Noise, Parts, Stage, Task
 
 
@@ -32,8 +32,7 @@ class ProtoNet(Algorithm):
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
         embedded = model.network.embedding(meta["embedding"], support.x)
-        member = functional.one_hot(support.y, model.outputs).to(embedded.dtype)
-        means = member.T @ embedded / member.sum(0).unsqueeze(-1)  # Eq. (1)
+        means = class_means(embedded, support.y, model.outputs)  # Eq. (1)
         return {"embedding": meta["embedding"], "prototypes": {"mean": means}}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
@@ -44,5 +43,4 @@ class ProtoNet(Algorithm):
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         embedded = model.network.embedding(posterior["embedding"], x)
-        differences = embedded.unsqueeze(1) - posterior["prototypes"]["mean"]
-        return -differences.square().sum(-1).unsqueeze(0)  # Eq. (2), up to the softmax
+        return prototype_logits(embedded, posterior["prototypes"]["mean"]).unsqueeze(0)  # Eq. (2), up to the softmax

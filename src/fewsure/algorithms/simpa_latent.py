@@ -32,6 +32,7 @@ from fewsure.core.vectorise import for_each
 from fewsure.errors import require
 from fewsure.posteriors.decoders import Decoder, HeadDecoder, NetworkDecoder
 from fewsure.posteriors.latent import Latent, WeightGenerator, bounded
+from fewsure.posteriors.prototypes import class_means, prototype_logits
 from fewsure.theory.pac_bayes import theorem_1
 from fewsure.types import Algorithm, Batch, Draw, Info, Mixture, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
 
@@ -91,6 +92,9 @@ class SimpaLatent(Algorithm):
     are embedded; 0 leaves it whole."""
     cut_way: int = 5
     """Classes of the tasks that training tasks are cut into, which have at least as many."""
+    prototype_weight: float = 1.0
+    """With cuts, the weight in training of the loss of prototypical networks on the whole task, which teaches the
+    embedding faster."""
     input_scale: float = 1.0
     """For regression, the divisor of inputs; 1 for inputs of unit spread, as in tables."""
     target_scale: float = 1.0
@@ -107,7 +111,9 @@ class SimpaLatent(Algorithm):
         for name in ("refinements", "cuts"):
             require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
         require(self.cut_way >= 2, "cut_way", "at least 2", self.cut_way)
-        require(0 <= self.kl_weight < math.inf, "kl_weight", "a number of at least 0", self.kl_weight)
+        for name in ("kl_weight", "prototype_weight"):
+            value = getattr(self, name)
+            require(0 <= value < math.inf, name, "a number of at least 0", value)
         require(0 < self.epsilon <= 1, "epsilon", "a probability in (0, 1]", self.epsilon)
         require(1 <= self.kl_weight_spread < math.inf, "kl_weight_spread", "at least 1", self.kl_weight_spread)
         above = self.kl_weight > 0 or not self._told
@@ -163,7 +169,10 @@ class SimpaLatent(Algorithm):
 
         cuts = cut(task, noise["cut_classes"], noise["cut_examples"])
         losses, info = for_each(of_cut)((cuts, noise), meta)
-        return losses.mean(), {name: value.mean() for name, value in info.items()}
+        means = class_means(support.x, support.y, model.outputs)
+        prototypes = model.loss(prototype_logits(query.x, means), query.y).mean()
+        info = {name: value.mean() for name, value in info.items()} | {"prototype_loss": prototypes}
+        return losses.mean() + self.prototype_weight * prototypes, info
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         decoder, q = self._decoder(model), Latent(**posterior["latent"])

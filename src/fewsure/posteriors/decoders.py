@@ -17,6 +17,7 @@ from torch.nn import functional
 from fewsure.networks.losses import cross_entropy, gaussian_log_likelihood
 from fewsure.posteriors import outputs
 from fewsure.posteriors.latent import WeightGenerator, spread_init
+from fewsure.posteriors.prototypes import class_means
 from fewsure.types import Batch, Info, Network, Parts
 
 FAR = 3.0
@@ -157,9 +158,8 @@ class HeadDecoder:
 
     def members(self, support: Batch) -> Tensor:
         """The mean of each class, and the logarithm of the number of its examples."""
-        member = functional.one_hot(support.y, self.way).to(support.x.dtype)
-        count = member.sum(0).unsqueeze(-1)
-        return torch.cat([_normalised(member.T @ support.x / count), count.log()], -1)
+        count = functional.one_hot(support.y, self.way).to(support.x.dtype).sum(0)
+        return torch.cat([_normalised(class_means(support.x, support.y, self.way)), count.log().unsqueeze(-1)], -1)
 
     def missed(self, parts: Parts, support: Batch, z: Tensor) -> Tensor:
         """The gradient of the log-likelihood in the weights of each row, per example of the class."""

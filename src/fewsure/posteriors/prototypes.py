@@ -1,0 +1,22 @@
+"""Prototypes: the means of classes in an embedding (Snell, Swersky and Zemel, 2017)."""
+
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+
+def class_means(embedded: Float[Tensor, "N f"], y: Int[Tensor, " N"], way: int) -> Float[Tensor, "C f"]:
+    """The mean of the examples of each of `way` classes (Eq. 1).
+
+    >>> import torch
+    >>> class_means(torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, 1]), 2)
+    tensor([[1.],
+            [5.]])
+    """
+    member = functional.one_hot(y, way).to(embedded.dtype)
+    return member.T @ embedded / member.sum(0).unsqueeze(-1)
+
+
+def prototype_logits(embedded: Float[Tensor, "N f"], means: Float[Tensor, "C f"]) -> Float[Tensor, "N C"]:
+    """−‖f(x) − μ_c‖², the logarithm of the odds of each class (Eq. 2)."""
+    return -(embedded.unsqueeze(1) - means).square().sum(-1)
