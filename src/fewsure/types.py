@@ -172,6 +172,8 @@ class Algorithm(Protocol):
     train_train: ClassVar[bool] = False
     """Whether the upper level learns from support and query examples together."""
 
+    baseline: ClassVar[bool] = False
+    """Whether it is fitted in seconds without meta-training, so that evaluations of own data show it beside a run."""
     own_density: ClassVar[bool] = False
     """Whether `predictive` gives the density of a number; else numbers vary around functions by one noise for all."""
     theorem: ClassVar[Literal["Theorem 1", "Theorem 2"] | None] = None

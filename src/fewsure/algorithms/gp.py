@@ -36,6 +36,7 @@ class Gp(Algorithm):
     min_support: ClassVar[int] = 0
     train_train: ClassVar[bool] = True
     own_density: ClassVar[bool] = True
+    baseline: ClassVar[bool] = True
 
     kernels: tuple[str, ...] = ("constant", "linear", "rbf", "matern32")
     """The kernels that are added up, of constant, linear, rbf, exponential, matern32, matern52 and periodic; each but

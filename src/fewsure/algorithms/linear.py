@@ -42,6 +42,7 @@ class LinearModel(Algorithm):
     min_support: ClassVar[int] = 0
     train_train: ClassVar[bool] = True
     own_density: ClassVar[bool] = True
+    baseline: ClassVar[bool] = True
 
     def features(self, parts: Parts, model: Model, x: Tensor) -> Tensor:
         """φ(x) (N, P) in double precision."""

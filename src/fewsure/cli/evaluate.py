@@ -1,9 +1,10 @@
 """Adapt a trained run to unseen tasks and score its predictions: error, likelihood, calibration.
 
 Runs that are evaluated with the same --seed see the same tasks. The result is kept in the run folder, with the scores
-of each task. On data of your own, intervals go by what is independent: groups of rows, or classes. Scores are kept
-after every 2,000 tasks. The same command goes on where it was interrupted, or where an evaluation of fewer tasks ended,
-and ends in the same numbers. Memory does not grow with --tasks.
+of each task. On data of your own, intervals go by what is independent: groups of rows, or classes. Baselines that
+need no meta-training are scored on the same tasks. Scores are kept after every 2,000 tasks. The same command goes on
+where it was interrupted, or where an evaluation of fewer tasks ended, and ends in the same numbers. Memory does not
+grow with --tasks.
 
 examples:
   fewsure evaluate runs/simpa
@@ -33,6 +34,8 @@ class Options(Common):
     """Chooses tasks and noise. Test tasks have a random stream of their own, apart from training's."""
     checkpoint: str = "last"
     """`last`, `best`, or the number of updates of a checkpoint that was kept."""
+    baselines: bool = True
+    """On data of your own, score what needs no meta-training on the same tasks, and say whether the run beats it."""
     shot: int | None = None
     """Support examples of a task, or of each of its classes. `none` takes the number of the training, or the middle of
     its range."""
@@ -46,6 +49,7 @@ def main(arguments: list[str]) -> None:
     options = parse("evaluate", Options, arguments, __doc__)
     require(options.tasks >= 2, "tasks", "at least 2", options.tasks)
     require(options.shot is None or options.shot >= 1, "shot", "at least 1 example", options.shot)
+    from fewsure.baselines import with_baselines
     from fewsure.core.distributed import is_rank_zero, process_group
     from fewsure.pipeline import evaluate_run
     from fewsure.report.evaluation_tables import evaluation_tables, worst_groups
@@ -63,6 +67,8 @@ def main(arguments: list[str]) -> None:
             shot=options.shot,
             kl_weight=options.kl_weight,
         )
+        if options.baselines:
+            summary = with_baselines(run, summary, device)
         if is_rank_zero():
             tables = [*evaluation_tables([summary]), *worst_groups(summary)]
             print(json.dumps(summary)) if options.json else print_tables(tables)

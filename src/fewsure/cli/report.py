@@ -26,6 +26,8 @@ class Options(Common):
     """The page; its figures land in a folder beside it, report_files."""
     tasks: int = 1000
     """Unseen tasks for runs that have not been evaluated."""
+    baselines: bool = True
+    """On data of your own, score what needs no meta-training on the same tasks, and say whether a run beats it."""
     seed: int = 0
     """Chooses those tasks, and the ones that are drawn."""
 
@@ -38,7 +40,9 @@ def main(arguments: list[str]) -> None:
     from fewsure.report.page import write_report
 
     device = find_device(options.device)
-    written = write_report(options.runs, options.out, device, tasks=options.tasks, seed=options.seed)
+    written = write_report(
+        options.runs, options.out, device, tasks=options.tasks, seed=options.seed, baselines=options.baselines
+    )
     problems = [f"{problem.folder}: {problem.says}" for problem in written.problems]
     if options.json:
         files = [str(path) for path in (written.page, *written.figures)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fewsure.algorithms import ALGORITHMS
+from fewsure.baselines import with_baselines
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import Unit
 from fewsure.core.config import checked, field_types
@@ -108,14 +109,25 @@ class Learner:
         return adapt(self._trained(), x, y)
 
     def evaluate(
-        self, *, tasks: int = 1000, seed: int = 0, shot: int | None = None, quiet: bool = False
+        self,
+        *,
+        tasks: int = 1000,
+        seed: int = 0,
+        shot: int | None = None,
+        baselines: bool = True,
+        quiet: bool = False,
     ) -> dict[str, Any]:
-        """Scores on unseen tasks, as `fewsure evaluate --json` prints them; `shot` support examples in each."""
+        """Scores on unseen tasks, as `fewsure evaluate --json` prints them; `shot` support examples in each.
+
+        On data of one's own with the `baselines` that need no meta-training.
+        """
         tasks, seed = checked(int, tasks, "tasks"), checked(int, seed, "seed")
         shot = checked(int | None, shot, "shot")
         require(tasks >= 2, "tasks", "at least 2", tasks)
         with silenced(quiet):
-            return evaluate_run(self._trained().run, self._device, tasks=tasks, seed=seed, shot=shot)
+            run = self._trained().run
+            summary = evaluate_run(run, self._device, tasks=tasks, seed=seed, shot=shot)
+            return with_baselines(run, summary, self._device) if baselines else summary
 
     def certify(
         self,

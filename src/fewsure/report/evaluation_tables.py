@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from fewsure.evaluation.compare import Compared, is_significant
+from fewsure.evaluation.compare import SIGNIFICANT, Compared, is_significant
 from fewsure.evaluation.metrics.paired import PairedTest
 from fewsure.evaluation.metrics.summary import NORMAL_BELOW
 from fewsure.report.reference import Result, printed_once
@@ -61,13 +61,14 @@ def _table(title: str, results: Sequence[Result]) -> Table:
         named = {"label": result["algorithm"], **result}
         headlines.add(len(rows))
         rows += [named, *noise_results(named), *([printed] if printed else [])]
+    rows += baseline_results(results)
     return Table(
         title,
         tuple(column.header for column in columns),
         [[column.text(row) for column in columns] for row in rows],
         right=frozenset(number for number, column in enumerate(columns) if column.is_count),
         aside=frozenset(range(len(rows))) - headlines,
-        notes=list(dict.fromkeys(note for result in results for note in (*group_notes(result), *kl_notes(result)))),
+        notes=list(dict.fromkeys(note for result in results for note in notes_of(result))),
     )
 
 
@@ -76,6 +77,11 @@ def noise_results(result: Result) -> list[Result]:
     if "with_noise" not in result:
         return []
     return [{**result["with_noise"], "label": f"{result['label']} + noise", "tasks": result["tasks"]}]
+
+
+def notes_of(result: Mapping[str, Any]) -> list[str]:
+    """The lines below a table of evaluations that a result gives."""
+    return [*group_notes(result), *kl_notes(result), *baseline_notes(result)]
 
 
 def group_notes(result: Mapping[str, Any]) -> list[str]:
@@ -127,6 +133,38 @@ def worst_groups(result: Mapping[str, Any]) -> list[Table]:
         for group in groups[:WORST]
     ]
     return [Table(f"the worst of {len(groups):,} groups", headers, rows, right=frozenset({1}))]
+
+
+def baseline_results(results: Sequence[Mapping[str, Any]]) -> list[Result]:
+    """The baselines on the tasks of evaluations, each once, as evaluations with a label."""
+    found: dict[str, Result] = {}
+    for result in results:
+        for row in result.get("baselines", []):
+            if "reason" not in row:
+                facts = {"label": f"{row['name']} (baseline)", "tasks": result["tasks"], "transductive": False}
+                found.setdefault(row["name"], {**facts, **row})
+    return list(found.values())
+
+
+def baseline_notes(result: Mapping[str, Any]) -> list[str]:
+    """Whether a run beats the best baseline on its tasks, and if not, what to try; and which have no scores."""
+    reasons = [f"no {row['name']}: {row['reason']}" for row in result.get("baselines", []) if "reason" in row]
+    if "best_baseline" not in result:
+        return reasons
+    best, against = result["best_baseline"], result["against_best"]
+    shown = [name for name in ("nll", "mae", "accuracy") if name in against]
+    differences = ", ".join(f"{name.upper()} {_signed(against[name]['difference'])}" for name in shown)
+    run = result.get("label", result["algorithm"])
+    if against["beats"]:
+        return [f"{run} beats the best baseline, {best}: {differences}", *reasons]
+    worse = against["nll"]["p_value"] is not None and against["nll"]["p_value"] < SIGNIFICANT
+    verdict = "is worse than" if worse else "does not beat"
+    advice = f"try `fewsure train {best}` on this data, more groups to train on, or inputs that {best} cannot use"
+    return [f"{run} {verdict} the best baseline, {best}: {differences}; {advice}", *reasons]
+
+
+def _signed(difference: Mapping[str, float]) -> str:
+    return f"{'+' * (difference['mean'] >= 0)}{unit_cell(difference)}"
 
 
 def comparison_table(compared: Compared) -> Table:
@@ -201,18 +239,20 @@ def _share(header: str) -> Column:
 
 
 def unit_cell(mean: Mapping[str, float]) -> str:
-    """A mean in a user's unit, to as many digits as its interval has two.
+    """A mean in a user's unit: to two digits of its interval, or to four of its own.
 
-    >>> unit_cell({"mean": 1234.567, "ci95": 12.3}), unit_cell({"mean": 0.0012345})
-    ('1235 ± 12', '0.001234')
+    >>> unit_cell({"mean": 1234.567, "ci95": 12.3}), unit_cell({"mean": 2.4, "ci95": 0.55})
+    ('1235 ± 12', '2.40 ± 0.55')
+    >>> unit_cell({"mean": 0.0012345}), unit_cell({"mean": 3.0, "ci95": 1e-7})
+    ('0.001234', '3.000 ± 0.000')
     """
     value, reach = mean["mean"], mean.get("ci95", 0.0)
-    digits = 4
-    if reach and value:
-        digits = max(2, math.floor(math.log10(abs(value))) - math.floor(math.log10(reach)) + 2)
-    found = f"{value:.{digits}g}"
-    found = f"{value:.0f}" if "e" in found and 1 <= abs(value) < 1e15 else found
-    return f"{found} ± {reach:.2g}" if "ci95" in mean else found
+    size = max(abs(value), reach)
+    decimals = 3 - math.floor(math.log10(size)) if size else 0
+    if reach:
+        decimals = min(decimals, 1 - math.floor(math.log10(reach)))
+    shown = [f"{number:.{max(decimals, 0)}f}" for number in (value, reach)]
+    return " ± ".join(shown if "ci95" in mean else shown[:1])
 
 
 def _unit(header: str, key: str) -> Column:

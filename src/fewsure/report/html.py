@@ -11,7 +11,16 @@ from markupsafe import Markup
 
 from fewsure.report.certificates import certificate_notes, certificate_table, certificate_title
 from fewsure.report.drawing import Drawing, svg_inside_page
-from fewsure.report.evaluation_tables import Column, columns_of, group_notes, groups_of, mean_cell, noise_results
+from fewsure.report.evaluation_tables import (
+    Column,
+    baseline_notes,
+    baseline_results,
+    columns_of,
+    group_notes,
+    groups_of,
+    mean_cell,
+    noise_results,
+)
 from fewsure.report.runs import Problem, ReportedRun
 from fewsure.report.styles import display_name, setting
 from fewsure.report.templating import templates
@@ -72,6 +81,8 @@ def report_html(report: Report, *, left_out: Collection[str] = ()) -> str:
         columns_of=columns_of,
         noise_results=noise_results,
         group_notes=group_notes,
+        baseline_results=baseline_results,
+        baseline_notes=baseline_notes,
         certificate_title=certificate_title,
         certificate_table=certificate_table,
         certificate_notes=certificate_notes,

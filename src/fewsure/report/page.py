@@ -39,10 +39,13 @@ class Written(NamedTuple):
     problems: list[Problem]
 
 
-def write_report(folders: Sequence[Path], out: Path, device: torch.device, *, tasks: int, seed: int) -> Written:
+def write_report(
+    folders: Sequence[Path], out: Path, device: torch.device, *, tasks: int, seed: int, baselines: bool = True
+) -> Written:
     """Write the page `out` and its figures beside it.
 
-    A run without an evaluation is evaluated on `tasks` unseen tasks. `seed` chooses these, and the ones that are drawn.
+    A run without an evaluation is evaluated on `tasks` unseen tasks, and on a user's own data its `baselines`, too.
+    `seed` chooses these tasks, and the ones that are drawn.
     A run that is missing or damaged is named on the page, which shows the others; if there are none, it is an error.
     """
     if not folders:
@@ -52,7 +55,7 @@ def write_report(folders: Sequence[Path], out: Path, device: torch.device, *, ta
     files = out.with_name(f"{out.stem}_files")
     with _writing(out):  # a wrong `out` is refused before a long evaluation
         files.mkdir(parents=True, exist_ok=True)
-    runs, problems = read_runs(folders, device, tasks=tasks, seed=seed)
+    runs, problems = read_runs(folders, device, tasks=tasks, seed=seed, baselines=baselines)
     if not runs:
         with suppress(OSError):  # earlier figures stay
             files.rmdir()

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fewsure.baselines import with_baselines
 from fewsure.certification.predictor import checkpoint_digest
 from fewsure.core.config import from_json
 from fewsure.errors import FewsureError
@@ -69,11 +70,11 @@ def noted(problems: list[Problem], folder: Path, consequence: str) -> Iterator[N
 
 
 def read_runs(
-    folders: Sequence[Path], device: torch.device, *, tasks: int, seed: int
+    folders: Sequence[Path], device: torch.device, *, tasks: int, seed: int, baselines: bool = True
 ) -> tuple[list[ReportedRun], list[Problem]]:
     """Every run that can be shown, and the problems with the others or with parts of these.
 
-    A run without an evaluation is evaluated on `tasks` unseen tasks of `seed`.
+    A run without an evaluation is evaluated on `tasks` unseen tasks of `seed`; so are its `baselines`, if it has any.
     """
     problems: list[Problem] = []
     opened: list[tuple[Run, Checkpoint]] = []
@@ -84,7 +85,7 @@ def read_runs(
     shown: list[tuple[Run, Checkpoint, dict[str, Any]]] = []
     for run, checkpoint in opened:  # after all of them were read, since this may take long
         with noted(problems, run.folder, "left out"):
-            shown.append((run, checkpoint, _result(run, device, tasks, seed)))
+            shown.append((run, checkpoint, _result(run, device, tasks, seed, baselines)))
     runs = [run for run, _, _ in shown]
     styles = run_styles([run.experiment.algorithm_name for run in runs], [run.folder for run in runs])
     return [
@@ -101,7 +102,12 @@ def read_runs(
     ], problems
 
 
-def _result(run: Run, device: torch.device, tasks: int, seed: int) -> dict[str, Any]:
+def _result(run: Run, device: torch.device, tasks: int, seed: int, baselines: bool) -> dict[str, Any]:
+    found = _evaluated(run, device, tasks, seed)
+    return with_baselines(run, found, device) if baselines and "baselines" not in found else found
+
+
+def _evaluated(run: Run, device: torch.device, tasks: int, seed: int) -> dict[str, Any]:
     found = run.evaluation()
     if found is None:
         return evaluate_run(run, device, tasks=tasks, seed=seed)
