@@ -65,6 +65,28 @@ Device: {device}. Versions: {versions}. Data: {source}.
 """
 
 
+IN_CONTEXT = """# Results: TNP and CNP
+
+With this page you can see what methods that read the known examples reach on sine-line, and at which cost.
+
+{table}
+
+1. Each method is trained once, with its recommended settings and seed {seed}, on one CPU thread. Training is in
+   processor seconds.
+2. The scores are means over the {tasks:,} test tasks of [the record](sine-line.md), with {shot} examples each; ± is a
+   95 % interval over tasks. The exact posterior was scored on tasks of its own.
+3. The ECE of the headline protocol needs samples of functions. Without `--imagined` the methods have one function, the
+   mean, so it says nothing here.
+
+## Run it again
+
+    .venv/bin/python benchmarks/in_context.py tnp        # minutes on one core
+    make results
+
+Device: {device}. Version: {version}.
+"""
+
+
 class Score(NamedTuple):
     """One score of one method."""
 
@@ -104,6 +126,21 @@ def tables_page(record: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     values = {**record, **record["countries"], "versions": versions, "table": markdown_table(headers, rows)}
     return TABLES.format(**values)
+
+
+def in_context_page(rows: Sequence[Mapping[str, Any]], exact: Mapping[str, Any]) -> str:
+    """The page of `benchmarks/in_context.py`."""
+    headers = ("method", "squared error", "NLL", "coverage of 90 % intervals", "updates", "training")
+    shown = [("exact posterior", *_scores(exact), ABSENT, ABSENT)]
+    for row in sorted(rows, key=lambda row: float(row["nll"]["mean"])):
+        name = " ".join([display_name(row["method"]), *row["options"]])
+        shown.append((name, *_scores(row), f"{row['updates']:,}", f"{row['train_cpu_seconds']:.0f} s"))
+    return IN_CONTEXT.format(**rows[0], table=markdown_table(headers, shown))
+
+
+def _scores(found: Mapping[str, Any]) -> tuple[str, ...]:
+    keys = ("mse", "nll", "coverage_90")
+    return tuple(f"{found[key]['mean']:.3f} ± {found[key]['ci95']:.3f}" if key in found else ABSENT for key in keys)
 
 
 def results_table(rows: Sequence[Sequence[str]]) -> str:
@@ -217,6 +254,7 @@ def write(out: Path | None = None) -> None:
         for part in parts:
             write_atomically(folder / "figures" / f"{part.target}.png", figure_png(results_figure(part.rows)))
     write_atomically(folder / "tables.md", tables_page(_read("tabular")))
+    write_atomically(folder / "in-context.md", in_context_page(_read("in-context"), _read("exact_posterior")))
     bench_page(_read("bench-h200"), folder / "speed.md", on_cpu=_read("bench-cpu"))
     if out is None:
         write_atomically(README, filled(README.read_text(encoding="utf-8")))
