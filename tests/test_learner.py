@@ -6,7 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ from fewsure.core.vectorise import take
 from fewsure.learner.labels import read_labels
 from fewsure.training.runs import Run
 
+from . import learner_options
 from .helpers import CLASSIFICATION, REGRESSION
 
 SIMPA = {"latent": 3, "generator_hidden": (6,), "kl_samples": 4, "train_samples": 1, "inner_steps": 2}
@@ -670,6 +671,15 @@ def test_a_method_may_be_an_object() -> None:
         Learner(Maml(inner_steps=2.5), data)  # type: ignore[arg-type]
     with pytest.raises(FewsureError, match=r"to be a method, but got its class; write Maml\(\)"):
         Learner(Maml, data)  # type: ignore[arg-type]
+
+
+def test_editors_know_every_option() -> None:
+    assert learner_options.FILE.read_text(encoding="utf-8") == learner_options.module(), (
+        "run `python tests/learner_options.py`"
+    )
+    hints = get_type_hints(fewsure.learner.options.Options)
+    assert hints["inner_clip_norm"] == float | None
+    assert hints["shot"] == int | tuple[int, int] | str
 
 
 def test_every_method_has_a_public_name() -> None:

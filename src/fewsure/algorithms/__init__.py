@@ -37,6 +37,7 @@ __all__ = [
     "ALGORITHMS",
     "Abml",
     "Bmaml",
+    "Cnp",
     "Gp",
     "Maml",
     "Mean",

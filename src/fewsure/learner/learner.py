@@ -6,7 +6,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from fewsure.algorithms import ALGORITHMS
 from fewsure.baselines import with_baselines
@@ -20,6 +20,7 @@ from fewsure.data import DATA
 from fewsure.data.own.arrays import GivenClasses, GivenRegression, own_tasks
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.learner.adapted import Adapted, adapt, load_adapted
+from fewsure.learner.options import Method, Options
 from fewsure.learner.predictor import Predictor
 from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
@@ -52,13 +53,13 @@ class Learner:
 
     def __init__(
         self,
-        algorithm: str | Algorithm = "simpa",
+        algorithm: Method | str | Algorithm = "simpa",
         data: Any = "sine-line",
         *,
         preset: str = DEFAULT_PRESET,
         out: str | Path | None = None,
         device: str = "auto",
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         self._device = find_device(str(device))
         self._experiment = _experiment(algorithm, data, preset, options)
