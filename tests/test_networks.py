@@ -9,6 +9,7 @@ from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
 from fewsure.core import streams
+from fewsure.core.devices import precision
 from fewsure.core.vectorise import draw_noise
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool
@@ -30,9 +31,11 @@ def test_weight_counts_are_the_papers() -> None:
     assert weight_count(MlpOptions((128, 32)).build((640,), 5)) == 86_341
 
 
+@pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("norm", [norm for norm in NORMS if norm != "support"])
-def test_conv4_equals_layers_of_torch(norm: Norm) -> None:
-    network = Conv4((3, 20, 24), outputs=5, filters=6, norm=norm)
+def test_conv4_equals_layers_of_torch(norm: Norm, strided: bool) -> None:
+    height, width = (31, 35) if strided else (20, 24)  # a stride rounds up
+    network = Conv4((3, height, width), outputs=5, filters=6, norm=norm, strided=strided)
     params = network.init(streams.generator(0, "test"))
     kinds = {"batch": nn.BatchNorm2d, "instance": nn.InstanceNorm2d, "none": lambda filters, affine: nn.Identity()}
     blocks = [
@@ -42,12 +45,25 @@ def test_conv4_equals_layers_of_torch(norm: Norm) -> None:
         for block in range(4)
     ]
     for block, layers in enumerate(blocks):
+        if strided and not block:
+            layers[0], layers[3] = nn.Conv2d(3, 6, 5, stride=2, padding=2), nn.Identity()
         layers[0].weight.data, layers[0].bias.data = params[f"{block}.weight"], params[f"{block}.bias"]
-    x = torch.rand(7, 3, 20, 24, generator=streams.generator(0, "x"))
+    x = torch.rand(7, 3, height, width, generator=streams.generator(0, "x"))
     with torch.no_grad():
         embedded = nn.Sequential(*blocks, nn.Flatten())(x)
     torch.testing.assert_close(network.embedding(params, x), embedded)
     torch.testing.assert_close(network(params, x), embedded @ params["4.weight"] + params["4.bias"])
+
+
+def test_on_a_cpu_bf16_rounds_convolutions_and_nothing_else() -> None:
+    network = Conv4((1, 16, 16), outputs=5, filters=6, norm="none")
+    params = network.init(streams.generator(0, "test"))
+    x = torch.rand(7, 1, 16, 16, generator=streams.generator(0, "x"))
+    exact = network(params, x)
+    with precision("bf16"):
+        found = network(params, x)
+    assert found.dtype == exact.dtype
+    assert 0 < float((found - exact).abs().max()) < 0.02 * float(exact.abs().max())
 
 
 @pytest.mark.parametrize("norm", NORMS)

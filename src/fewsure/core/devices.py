@@ -25,7 +25,7 @@ def precision(wanted: Precision) -> Iterator[None]:
 
     `float32` rounds nothing. `tf32` rounds the inputs of products to TF32 (10 bits of fraction) on a GPU, and nothing
     on a CPU. With `bf16`, SImPa also rounds the large matrices of its generator and its critic, and their other
-    factors, on any device.
+    factors, on any device; and a CPU rounds the weights and the maps of convolutions.
     """
     switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [switch.allow_tf32 for switch in switches]
@@ -55,6 +55,11 @@ def rounded_type(matrix: Tensor) -> torch.dtype:
     Each matrix of a stack counts by itself.
     """
     return torch.bfloat16 if _ROUNDS.get() and matrix.shape[-2:].numel() >= LARGE else matrix.dtype
+
+
+def rounded_on_cpu(maps: Tensor) -> torch.dtype:
+    """bfloat16 for the maps of a convolution on a CPU under `bf16`; else their own type."""
+    return torch.bfloat16 if _ROUNDS.get() and maps.device.type == "cpu" else maps.dtype
 
 
 def in_full(numbers: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fewsure.core.devices import in_full, rounded_on_cpu
 from fewsure.errors import FewsureError, require
 from fewsure.kernels.fused import conv_block, fused_kernels_fit
 from fewsure.networks.weights import modulated, uniform_by_fan_in
@@ -39,6 +40,8 @@ class Conv4:
     """Outputs of the linear layer; None for a network that ends before it."""
     filters: int = 32
     norm: Norm = "batch"
+    strided: bool = False
+    """Whether the first block is a 5×5 convolution with stride 2, without pooling."""
     support: Tensor | None = field(default=None, compare=False, repr=False)
     """The support images of the task, whose statistics the norm `support` takes; `given` sets them."""
 
@@ -60,7 +63,8 @@ class Conv4:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         shapes: dict[str, tuple[int, ...]] = {}
         for block in range(self.BLOCKS):
-            shapes[f"{block}.weight"] = (self.filters, self.filters if block else self.shape[0], 3, 3)
+            size = 5 if self._strides(block) else 3
+            shapes[f"{block}.weight"] = (self.filters, self.filters if block else self.shape[0], size, size)
             shapes[f"{block}.bias"] = (self.filters,)
         if self.outputs is not None:
             shapes[f"{self.BLOCKS}.weight"] = (self.width, self.outputs)
@@ -68,7 +72,7 @@ class Conv4:
         return shapes
 
     def init(self, generator: torch.Generator) -> Params:
-        fan_ins = [9 * self.shape[0], *(3 * [9 * self.filters]), self.width]
+        fan_ins = [math.prod(self.shapes[f"{block}.weight"][1:]) for block in range(self.BLOCKS)] + [self.width]
         params = uniform_by_fan_in(self.shapes, fan_ins, generator)
         return params if self.norm != "none" else params | self._keeping_size(params)
 
@@ -96,18 +100,26 @@ class Conv4:
     @property
     def width(self) -> int:
         _, height, width = self.shape
-        pixels = (height >> self.BLOCKS) * (width >> self.BLOCKS)  # each block halves both, rounding down
+        up = 1 if self.strided else 0  # each block halves both, rounding down, but a stride rounds up
+        pixels = ((height + up) >> self.BLOCKS) * ((width + up) >> self.BLOCKS)
         return self.filters * pixels
 
     def _blocks(self, params: Params, x: Tensor, modulation: Modulation | None) -> Tensor:
         alone = self.norm != "support" or x is self.support  # the images bring the statistics that they need
         maps = x if alone else torch.cat([self._support_images, x])
         maps = _channels_last(maps) if maps.device.type == "cpu" else maps
+        dtype = rounded_on_cpu(maps)
         for block in range(self.BLOCKS):
-            maps = functional.conv2d(maps, params[f"{block}.weight"], params[f"{block}.bias"], padding=1)
-            maps = self._normalised(maps)
+            weight, bias = (params[f"{block}.{name}"].to(dtype) for name in ("weight", "bias"))
+            if self._strides(block):
+                maps = functional.conv2d(maps.to(dtype), weight, bias, stride=2, padding=2)
+            else:
+                maps = functional.conv2d(maps.to(dtype), weight, bias, padding=1)
+            maps = maps if self.norm == "none" else self._normalised(in_full(maps))
             maps = maps if modulation is None else modulated(maps, modulation[block])
-            maps = functional.max_pool2d(maps, 2).relu()  # either order gives the same; this one has less to do
+            maps = maps if self._strides(block) else functional.max_pool2d(maps, 2)  # which commutes with the ReLU
+            maps = maps.relu()
+        maps = in_full(maps)
         return maps if alone else maps[-len(x) :]
 
     @property
@@ -116,13 +128,16 @@ class Conv4:
             raise FewsureError("expected a network with the norm `support` to be given the support set: call `given`")
         return self.support
 
+    def _strides(self, block: int) -> bool:
+        return self.strided and block == 0
+
     def _keeping_size(self, params: Params) -> Params:
         """The weights of convolutions for inputs that no norm scales: of variance 2/fan_in (He et al., 2015)."""
         weights = {f"{block}.weight": math.sqrt(6) * params[f"{block}.weight"] for block in range(self.BLOCKS)}
         return weights | {f"{block}.bias": torch.zeros(self.filters) for block in range(self.BLOCKS)}
 
     def _fuses(self, x: Tensor) -> bool:
-        return self.norm == "batch" and self.filters in (16, 32, 64, 128) and fused_kernels_fit(x)
+        return self.norm == "batch" and not self.strided and self.filters in (16, 32, 64, 128) and fused_kernels_fit(x)
 
     def _fused_blocks(self, params: Params, x: Tensor) -> Tensor:
         """The same function by kernels of our own, on a GPU. The bias has no part in it: the norm takes it out."""
@@ -158,6 +173,10 @@ class Conv4Options:
     (transductive, as in the paper). `support` normalises both sets by the statistics of the support set. `instance`
     normalises each image by itself; `none` does not."""
 
+    strided: bool = False
+    """Make the first block a 5×5 convolution with stride 2 instead of a 3×3 convolution and pooling: on a CPU, two to
+    three times faster."""
+
     SMALLEST = 2**Conv4.BLOCKS
 
     def __post_init__(self) -> None:
@@ -168,4 +187,4 @@ class Conv4Options:
         channels, height, width = shape
         fits = min(height, width) >= self.SMALLEST
         require(fits, "data", f"images of {self.SMALLEST} pixels or more on each side", f"{height}×{width}")
-        return Conv4((channels, height, width), outputs, self.filters, self.norm)
+        return Conv4((channels, height, width), outputs, self.filters, self.norm, self.strided)
