@@ -1,8 +1,7 @@
-"""What needs no meta-training, on the same unseen tasks of a user's own data: does a run beat it?
+"""Baselines without meta-training, on the same unseen tasks of a user's own data: does a run beat them?
 
 Each baseline is a method of fewsure that is fitted to the whole training groups, in seconds. It is a run of its own, in
-the folder `baselines` of the run that it is compared with, and is scored by the same scorer. What is there already is
-not computed again.
+the folder `baselines` of the other run. The same scorer scores both. Finished work is not done again.
 """
 
 import shutil

@@ -2,11 +2,12 @@
 
 y = m(x) + f(x) + noise of σ,   f ~ GP(0, k) anew for each task,   k a sum of kernels (parts/kernels)
 
-Inputs as they are make the classical hierarchical Gaussian process: β of m(x) = β·(1, x) is the generalised least
-squares estimate, and the logarithms of k and σ maximise the evidence of whole training groups (Minka and Picard, 1997,
-"Learning how to learn is learning with point sets"). Features of the base network make a deep kernel, which updates
-train by the evidence of tasks (Patacchiola et al., 2020, "Bayesian meta-learning for the few-shot setting via deep
-kernels").
+Inputs as they are make the classical hierarchical Gaussian process (Minka and Picard, 1997, "Learning how to learn is
+learning with point sets"). β of m(x) = β·(1, x) is the generalised least squares estimate. The logarithms of k and σ
+maximise the evidence of whole training groups.
+
+Features of the base network make a deep kernel (Patacchiola et al., 2020, "Bayesian meta-learning for the few-shot
+setting via deep kernels"). Updates train it by the evidence of tasks.
 """
 
 import math

@@ -67,8 +67,8 @@ class Request:
     or of a new group, if they are a random sample. It has fewer tasks, since no two may share a class or a group.
     `none`: new-tasks on data of your own, and tasks elsewhere."""
     shot: tuple[int, ...] = ()
-    """Numbers of support examples of a task, or of each of its classes, each with statements of its own; the number
-    that the run was trained with, or the middle of its range, if none is given."""
+    """Numbers of support examples of a task, or of each of its classes. Each has statements of its own. By default it
+    is the number of the training, or the middle of its range."""
     bound_samples: int = 200
     """Networks drawn behind Theorem 1 of each task, or draws of θ, adaptation noise and z behind Theorem 2."""
     verify: int = 0
@@ -90,8 +90,8 @@ class Request:
 def certify_run(run: Run, device: torch.device, request: Request) -> dict[str, Any]:
     """Certify a run's checkpoint, keep the certificate in the run folder, and return it as JSON values.
 
-    Of several numbers of examples, it is that of the first; `also` holds those of the others. Numbers that are not
-    finite are null.
+    With several numbers of examples it is the first one's; `also` holds the others. Numbers that are not finite are
+    null.
     """
     first, *others = (_certify_shot(run, device, request, shot) for shot in request.shot or [None])
     record = first | ({"also": others} if others else {})

@@ -40,7 +40,7 @@ class Options(Common):
     """Support examples of a task, or of each of its classes. `none` takes the number of the training, or the middle of
     its range."""
     kl_weight: float | None = None
-    """The weight of the KL, of a run of simpa-latent that was trained over several (`--kl-weight-spread`): a small one
+    """The weight of the KL, of a run of simpa-latent that was trained over several (`--kl-weight-spread`). A small one
     is more accurate, a large one costs fewer nats. `none` takes the run's own."""
 
 

@@ -61,8 +61,8 @@ class Adapted:
         """Predictions at x (N, …), a numpy array, a list or a tensor.
 
         With `coverage`, also sets of labels or intervals that hold the truth with that probability, in the sense of
-        docs/guarantees.md; the run must be certified. Where it is not for this number of examples, sets are those of
-        the task adapted to the nearest smaller number that is certified, drawn from its examples. The same call gives
+        docs/guarantees.md; the run must be certified. Where it is not for this number of examples, sets are those
+        of the task adapted to the nearest smaller certified number of them. The same call gives
         the same numbers. Unless the run is transductive, a prediction depends on its own x alone.
         """
         require(batch_size >= 1, "batch_size", "at least 1", batch_size)
@@ -101,7 +101,7 @@ class Adapted:
 
         Draw a network from the posterior and a new example of the task. With probability 1 − δ over the support
         examples and the draws here, the expectation of the loss is at most `total`. The loss is e/(1+e) of the squared
-        error e, or for classes 1 for an error; on data of your own, e is divided by the variance of the training
+        error e, or for classes 1 for an error. On data of your own, e is divided by the variance of the training
         targets. It is of one drawn network, not of the mean prediction. The examples must be a random sample of the
         task that had no part in training; docs/guarantees.md has all conditions. `samples` networks are drawn, and
         their Monte-Carlo error is paid from δ.
@@ -152,8 +152,8 @@ class Adapted:
     def certified(self) -> tuple["Adapted", Calibration]:
         """The task whose sets have coverage, and its calibration; a task for which none holds is refused.
 
-        It is this one, or where its number of examples is not certified, this one adapted to the nearest smaller number
-        that is, of its examples (or of each class's) drawn at random.
+        It is this one if its number of examples is certified. Otherwise it is adapted to the nearest smaller certified
+        number of its examples (or of each class's), drawn at random.
         """
         run, least = self.predictor.run.folder, min(self.counts)
         shots = calibrated_shots(self.predictor.run)

@@ -91,7 +91,7 @@ class ValuePrediction(Prediction):
 
     @property
     def function_std(self) -> Array:
-        """(N,): how far the sampled functions disagree, or those that a density of the method's own is made of."""
+        """(N,): how far the sampled functions disagree, or the components of a density of the method's own."""
         return self._give(density.function_std(self._density))
 
     @property

@@ -132,7 +132,7 @@ class Conv4:
         return self.strided and block == 0
 
     def _keeping_size(self, params: Params) -> Params:
-        """The weights of convolutions for inputs that no norm scales: of variance 2/fan_in (He et al., 2015)."""
+        """Weights of variance 2/fan_in (He et al., 2015), for convolutions of inputs that no norm scales."""
         weights = {f"{block}.weight": math.sqrt(6) * params[f"{block}.weight"] for block in range(self.BLOCKS)}
         return weights | {f"{block}.bias": torch.zeros(self.filters) for block in range(self.BLOCKS)}
 

@@ -1,4 +1,4 @@
-"""From the latent of a task to its predictions: what all tasks share, and what an encoder sees of a support set.
+"""From the latent of a task to its predictions: the part that all tasks share, and the encoder's view of a support set.
 
 | kind of task | latent | what it decides |
 |---|---|---|
@@ -23,7 +23,7 @@ from fewsure.types import Batch, Info, Network, Parts
 FAR = 3.0
 """Residuals that an encoder sees are cut there, in shares of `target_scale`."""
 ROW_SPREAD = 0.1
-"""Of what one number of a latent adds to a row of a head, at the start."""
+"""The spread of the part that one number of a latent adds to a row of a head, at the start."""
 
 
 class Decoder(Protocol):
@@ -50,10 +50,10 @@ class Decoder(Protocol):
         """The members of a support set (M, …) that an encoder attends over."""
 
     def missed(self, parts: Parts, support: Batch, z: Tensor) -> Tensor:
-        """What the function of one latent misses at each member of the support set (M, …)."""
+        """The residuals of the function of one latent at each member of the support set (M, …)."""
 
     def collected(self, members: Tensor) -> Tensor:
-        """What was found at each member (M, k) as numbers of the latent: (k,), or (C, k) for each class."""
+        """The findings at each member (M, k) as numbers of the latent: (k,), or (C, k) for each class."""
 
     def outputs(self, parts: Parts, z: Tensor, x: Tensor) -> Tensor:
         """All that the functions of S latents say of N inputs, (S, N, …)."""
@@ -65,7 +65,7 @@ class Decoder(Protocol):
         """ln p(y | x, z) by these outputs."""
 
     def info(self, found: Tensor, y: Tensor) -> Info:
-        """Of these outputs, what a person wants to see."""
+        """Scalars of these outputs that a person wants to see."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class HeadDecoder:
     parts: ClassVar[tuple[str, ...]] = ("embedding", "head")
 
     network: Network
-    """What embeds an input; its outputs are the embedding."""
+    """The network that embeds an input; its outputs are the embedding."""
     width: int
     """Numbers of the embedding."""
     latent: int

@@ -9,9 +9,9 @@ from fewsure.types import Batch, Task
 def cut(task: Task, classes: Tensor, examples: Tensor) -> Task:
     """T tasks of W classes of a classification task, with a leading T and labels 0 … W − 1 in order.
 
-    The keys choose: a task takes the classes with the smallest `classes` (T, C). Of all n examples of a class, support
-    and query together, those with the smallest `examples` (T, W, n) are its support examples, as many as before. The
-    classes must have equally many examples.
+    The keys choose: a task takes the classes with the smallest `classes` (T, C). Support and
+    query examples of a class are put together, n in all. The smallest `examples` (T, W, n) choose as many support
+    examples as before. The classes must have equally many examples.
     """
     count = classes.shape[-1]
     x, y = (torch.cat(parts) for parts in ((task.support.x, task.query.x), (task.support.y, task.query.y)))

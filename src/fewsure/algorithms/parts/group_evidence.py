@@ -1,6 +1,6 @@
 """The evidence of whole training groups for the few numbers of a Gaussian prior, and where it is largest.
 
-A group's labels are y ~ N(H β, V): H holds the columns of a mean that all groups share, V depends on spreads, length
+A group's labels are y ~ N(H β, V): H holds the columns of a mean that all groups share. V depends on spreads, length
 scales and noise. β is the generalised least squares estimate for these: the evidence is a function of them alone.
 """
 
