@@ -111,6 +111,7 @@ class Options(TypedDict, total=False):
     slopes: bool
     softmax_temperature: float | None
     split_column: str | None
+    strided: bool
     target: str
     target_scale: float
     task_column: str | None
