@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.platipus import Platipus
 from fewsure.algorithms.simpa import Simpa
+from fewsure.certification.predictor import checkpoint_digest
 from fewsure.cli.main import main
 from fewsure.core import files
 from fewsure.data.sets.sine_line import SineLine
@@ -22,10 +24,11 @@ from fewsure.errors import Diverged, FewsureError
 from fewsure.networks.mlp import MlpOptions
 from fewsure.pipeline import Start, evaluate_run, start_run, train_run
 from fewsure.training.experiment import Experiment, Training
-from fewsure.training.loop import Validation, train
+from fewsure.training.loop import train
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.runs import Run
 from fewsure.training.update import MetaUpdate
+from fewsure.types import Info, Model, Noise, Parts, Stage, Task
 
 from .helpers import small_simpa
 from .reliability import figures, short
@@ -166,10 +169,59 @@ def test_a_run_from_maml_that_was_killed_before_its_first_checkpoint_starts_at_m
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == whole
 
 
-def test_the_last_checkpoints_and_the_best_one_are_kept(tmp_path: Path) -> None:
+def scored_every(updates: int, patience: int = 0) -> Experiment:
+    training = dataclasses.replace(EXPERIMENT.training, keep_best=updates, patience=patience)
+    return dataclasses.replace(EXPERIMENT, training=training)
+
+
+def test_training_stops_when_nothing_improves_and_the_best_checkpoint_predicts(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", scored_every(2, patience=2))
+    scores = iter([3.0, 1.0, 2.0, 1.5, 0.0])
+    train(run, CPU, score=lambda meta: next(scores))
+    assert (run.load(CPU).update, run.chosen, run.load(CPU, run.chosen).update) == (8, "best", 4)
+    scored = [(line["update"], line["validation_nll"], line["since_best"]) for line in run.metrics()]
+    assert scored == [(2, 3.0, 0), (4, 1.0, 0), (6, 2.0, 1), (8, 1.5, 2)]
+    train(run, CPU, score=lambda meta: next(scores))  # a resumed run has stopped, too
+    assert run.load(CPU).update == 8
+    found = train_run(run, CPU)
+    assert (found["update"], found["best_update"], found["best_validation_nll"]) == (8, 4, 1.0)
+    digest = checkpoint_digest(run)
+    (run.folder / "checkpoint.safetensors").write_bytes(b"of no account for predictions")
+    assert checkpoint_digest(run) == digest
+
+
+def test_an_interrupted_run_stops_where_an_undisturbed_one_does(tmp_path: Path) -> None:
+    def score(meta: Parts) -> float:
+        return float(meta["weights"]["0.bias"].abs().sum())  # which grows
+
+    runs = [Run.create(tmp_path / name, scored_every(2, patience=3)) for name in ("whole", "parts")]
+    train(runs[0], CPU, score=score)
+    calls = iter(range(100))
+    train(runs[1], CPU, score=score, stop=lambda: next(calls) == 4)
+    assert runs[1].load(CPU).update == 5
+    train(runs[1], CPU, score=score)
+    for name in ("checkpoint.safetensors", "best.safetensors"):
+        assert (runs[0].folder / name).read_bytes() == (runs[1].folder / name).read_bytes()
+
+
+def test_a_loss_that_explodes_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Maml.loss
+
+    def joined(self: Maml, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
+        loss, info = whole(self, meta, model, task, noise, stage)
+        kl = 1e4 * (stage.update >= 10) * sum(value.square().sum() for value in meta["weights"].values())
+        return loss + kl, info | {"loss": loss + kl, "kl": torch.as_tensor(kl)}
+
+    monkeypatch.setattr(Maml, "loss", joined)
     run = Run.create(tmp_path / "run", EXPERIMENT)
+    with pytest.warns(UserWarning, match=r"at update 12: `loss` rose from .*, most by the term `kl`: lower its weight"):
+        train(run, CPU, log_every=2)
+
+
+def test_the_last_checkpoints_and_the_best_one_are_kept(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", scored_every(3))
     scores = iter([3.0, 1.0, math.inf, 2.0])
-    train(run, CPU, checkpoint_every=2, keep_last=3, validation=Validation(3, lambda meta: next(scores)))
+    train(run, CPU, checkpoint_every=2, keep_last=3, score=lambda meta: next(scores))
     assert run.kept() == [8, 10, 12]
     assert (run.best_score(), run.load(CPU, "best").update) == (1.0, 6)
     assert [line["validation_nll"] for line in run.metrics() if "validation_nll" in line] == [3.0, 1.0, 2.0]
@@ -180,16 +232,16 @@ def test_the_last_checkpoints_and_the_best_one_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_can_be_evaluated_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = Run.create(tmp_path / "run", EXPERIMENT)
-    train_run(run, CPU, checkpoint_every=4, keep_last=2, keep_best=4)
-    last = evaluate_run(run, CPU, tasks=20, seed=0)
-    assert "checkpoint" not in last
-    for which, update in (("best", run.load(CPU, "best").update), ("8", 8)):
+    run = Run.create(tmp_path / "run", scored_every(4))
+    train_run(run, CPU, checkpoint_every=4, keep_last=2)
+    best = evaluate_run(run, CPU, tasks=20, seed=0)
+    assert (best["checkpoint"], best["update"]) == ("best", run.load(CPU, "best").update)
+    for which, update in (("last", 12), ("8", 8)):
         assert main(["evaluate", str(run.folder), "--tasks", "20", "--checkpoint", which, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert (found["checkpoint"], found["update"]) == (which, update)
         assert json.loads((run.folder / f"evaluation-{which}.json").read_text()) == found
-    assert run.evaluation() == last
+    assert run.evaluation() == best
     assert main(["evaluate", str(run.folder), "--checkpoint", "7"]) == 2
     assert "has (last, best, 8, 12), but got '7'" in capsys.readouterr().err
     run.forget_evaluation()
@@ -197,8 +249,8 @@ def test_a_checkpoint_can_be_evaluated_by_its_name(tmp_path: Path, capsys: pytes
 
 
 def test_the_best_checkpoint_is_the_one_with_the_lowest_loss_on_validation_tasks(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", EXPERIMENT)
-    train_run(run, CPU, checkpoint_every=4, keep_best=3)
+    run = Run.create(tmp_path / "run", scored_every(3))
+    train_run(run, CPU, checkpoint_every=4)
     scores = {line["update"]: line["validation_nll"] for line in run.metrics() if "validation_nll" in line}
     assert list(scores) == [3, 6, 9, 12]
     assert run.load(CPU, "best").update == min(scores, key=lambda update: scores[update])

@@ -76,7 +76,7 @@ def classifiers() -> dict[str, Learner]:
 
 @pytest.fixture(scope="module")
 def regressors() -> dict[str, Learner]:
-    options: dict[str, Any] = TRAINING | {"noise_std": 2.0}
+    options: dict[str, Any] = TRAINING | {"noise_std": 2.0, "shot": 5}
     return {
         name: Learner(name, data=line_tasks(), **TINY.get(name, {}), **options).train(updates=2) for name in REGRESSION
     }
@@ -437,7 +437,7 @@ def test_coverage_needs_a_certified_run_and_then_gives_sets_and_intervals(
 
 def test_tasks_given_in_python_are_certified_in_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tasks = line_tasks(tasks=60)
-    learner = Learner("maml", data=tasks, **TRAINING).train(updates=2, quiet=True)
+    learner = Learner("maml", data=tasks, shot=5, **TRAINING).train(updates=2, quiet=True)
     found = learner.certify(quiet=True)
     assert capsys.readouterr().err == ""
     assert found["environment"].startswith("given-regression, the 12 tasks of its test split, each once, 5-shot")
@@ -475,9 +475,9 @@ def test_what_predicts_is_what_was_certified(regressors: dict[str, Learner]) -> 
     """
     cpu = torch.device("cpu")
     wide = SIMPA | {"generator_hidden": (8, 150), "precision": "bf16"}
-    rounded = Learner("simpa", data=line_tasks(), **wide, **TRAINING | {"hidden": (40, 40), "noise_std": 2.0}).train(
-        updates=2
-    )
+    rounded = Learner(
+        "simpa", data=line_tasks(), **wide, **TRAINING | {"hidden": (40, 40), "noise_std": 2.0, "shot": 5}
+    ).train(updates=2)
     learners = {name: regressors[name] for name in ("simpa", "abml", "vampire", "platipus", "bmaml")}
     for name, learner in (learners | {"simpa, rounded": rounded}).items():
         run = learner._trained().run
@@ -535,8 +535,10 @@ def test_a_list_of_classification_tasks_with_few_examples_is_trained_on(tmp_path
     random = np.random.default_rng(0)
     tasks = [(random.normal(size=(20, 3)), ["a"] * 10 + ["b"] * 10) for _ in range(6)]
     learner = Learner("maml", data=tasks, out=tmp_path / "run", **TRAINING).train(updates=1)
-    assert (learner.experiment.data.way, learner.experiment.data.query) == (2, 9)  # type: ignore[attr-defined]
-    assert fewsure.load(tmp_path / "run").adapt(*tasks[0]).predict(tasks[1][0]).probabilities.shape == (20, 2)
+    data = learner.experiment.data
+    assert (data.outputs, data.shot, data.query) == (2, (1, 5), 5)
+    x, y = tasks[0]
+    assert fewsure.load(tmp_path / "run").adapt(x[6:14], y[6:14]).predict(x).probabilities.shape == (20, 2)
 
 
 def test_pixels_out_of_range_are_refused_alike_in_training_and_in_adapting() -> None:

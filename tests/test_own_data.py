@@ -145,7 +145,7 @@ def test_images_of_any_size_are_resized_and_divided_by_class(photos: Path) -> No
     pools = {split: data.pool(split) for split in SPLITS}
     assert [len(pool.classes) for pool in pools.values()] == [8, 2, 2]
     assert pools["train"].examples.shape == (40, 3, 16, 16)
-    task, _ = data.tasks("test", CPU).sample(3, streams.generator(0, "own"))
+    task, _ = dataclasses.replace(data, shot=1).tasks("test", CPU).sample(3, streams.generator(0, "own"))
     assert task.support.x.shape == (3, 2, 3, 16, 16)
     assert 0 <= float(task.support.x.min()) < float(task.support.x.max()) <= 1
     assert Images(folder=str(photos), image_size=20, grey=True).pool("test").examples.shape == (10, 1, 20, 20)
@@ -199,13 +199,13 @@ def test_generators_functions_and_arrays_are_data() -> None:
 
     for given in (endless(), endless):
         data = own_tasks(given)
-        assert (data.kind, data.shot, data.query_size) == ("regression", 5, 10)
+        assert (data.kind, data.shot, data.query_size) == ("regression", (1, 10), 10)
         assert len(data.pool("train").classes) == 600
     few = regression_tasks([(np.arange(8.0), np.arange(8.0))] * 5)
-    assert (few.shot, few.query) == (4, 4)
+    assert (few.shot, few.query) == ((1, 4), 4)
     labels = np.repeat(list("abcdefghij"), 6)
     arrays = labelled_examples(np.random.default_rng(0).normal(size=(60, 3)), labels)
-    assert (arrays.way, arrays.shot, arrays.query) == (2, 1, 5)
+    assert (arrays.way, arrays.shot, arrays.query) == (2, (1, 3), 3)
     by_task = classification_tasks([(np.zeros((8, 3)), ["x"] * 4 + ["y"] * 4)] * 5, shot=2)
     assert (by_task.way, by_task.query) == (2, 2)
     task, facts = by_task.tasks("train", CPU).sample(4, streams.generator(0, "own"))
@@ -273,7 +273,10 @@ def test_train_evaluate_compare_and_report_on_a_table(
     *_, last = capsys.readouterr().out.splitlines()
     summary = json.loads(last)
     assert set(summary) >= {"mse", "nll", "ece", "mce", "reliability", "noise_std", "data_checksum"}
-    assert summary["noise_std"] == json.loads((runs[1] / "fitted.json").read_text())["noise_std"]
+    noise = {int(shot): found["noise_std"] for shot, found in json.loads((runs[1] / "fitted.json").read_text()).items()}
+    assert list(noise) == [1, 2, 4, 6]  # over the range that groups of 12 rows allow
+    assert noise[2] < summary["noise_std"] < noise[4] or noise[2] > summary["noise_std"] > noise[4]
+    assert summary["shot"] == 3
     assert 300 < summary["mse"]["mean"] < 30_000  # in the unit of y, whose spread is about 50
     held_out = len(Run.open(runs[1]).experiment.data.pool("test").classes)
     assert (summary["groups"], summary["grouped_by"]) == (held_out, "group")
@@ -478,6 +481,6 @@ def test_wrong_image_folders_are_refused_with_what_to_do(
 @pytest.mark.parametrize("noise_std", [0.0, 1e308, "x"])
 def test_learned_noise_that_cannot_be_is_refused_with_its_file(tmp_path: Path, noise_std: object) -> None:
     run = start_run(tmp_path / "run", load_preset("recommended", "maml", "sine-line"), resume=False)
-    (run.folder / "fitted.json").write_text(json.dumps({"noise_std": noise_std}))
+    (run.folder / "fitted.json").write_text(json.dumps({"5": {"noise_std": noise_std}}))
     with pytest.raises(FewsureError, match=r"fitted.json is damaged .*; delete it, and it is made again"):
         run.fitted(["noise_std"])

@@ -343,7 +343,7 @@ def test_a_reproduction_of_classification_is_written_up(
     assert trial["training"]["updates"] == row["updates"] == 3  # features are tried in full
     assert not (final / "validation.json").exists()
     if joins:  # the last training has validation classes too, and the temperature that the trial has learned from them
-        learned = json.loads((best / "fitted.json").read_text())
+        (learned,) = json.loads((best / "fitted.json").read_text()).values()
         assert set(learned) == {"softmax_temperature", "temperature_exponent"}
         assert all(trial["data"][key] is None for key in learned)
         assert config["data"] == trial["data"] | learned | {"train_on_validation": True}

@@ -19,6 +19,7 @@ from fewsure.data.own.arrays import classification_tasks, regression_tasks
 from fewsure.data.pools import SPLITS, pool_of_rows
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
+from fewsure.evaluation.calibrate import fitted_shots, with_fits
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.networks.mlp import MlpOptions
 from fewsure.training.experiment import Experiment, Training
@@ -196,6 +197,48 @@ def test_sets_of_classes_with_different_numbers_of_examples_take_as_many_of_each
     assert adapted.counts == (4, 3)
     assert adapted.certified()[0].counts == (2, 2)
     assert len(adapted.predict(x, coverage=0.8).sets) == 24
+
+
+def test_data_of_your_own_are_learned_over_1_to_10_examples_or_what_they_allow() -> None:
+    def tasks(sizes: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [(np.arange(float(size)), np.arange(float(size))) for size in sizes]
+
+    assert regression_tasks(tasks([30] * 9)).prepared().shot == (1, 10)
+    assert regression_tasks(tasks([30] * 9), query=25).prepared().shot == (1, 5)
+    assert regression_tasks(tasks([12] * 20), shot="1-10", query=4).prepared().shot == (1, 8)
+    assert regression_tasks(tasks([12] * 20), shot=5, query=4).prepared().shot == 5
+    with pytest.raises(FewsureError, match=r"takes 13 rows .* has 12; lower --shot or --query"):
+        regression_tasks(tasks([12] * 20), shot=9, query=4).prepared()
+    learner = fewsure.Learner("simpa", data=tasks([30] * 9), hidden=(4,))  # which needs two examples
+    assert learner.experiment.data.shot == (2, 10)
+    training = learner.experiment.training
+    assert (training.keep_best, training.patience) == (100, 10)
+    assert fewsure.Learner("simpa", hidden=(4,)).experiment.training.keep_best == 0
+
+
+def test_noise_and_temperature_depend_on_the_number_of_examples() -> None:
+    over = experiment(ALGORITHMS["maml"](), "1-16")
+    assert fitted_shots(over) == [1, 2, 4, 8, 16]
+    assert fitted_shots(over.with_shot(5)) == [5]
+    over = dataclasses.replace(over, data=regression_tasks([(np.arange(9.0), np.arange(9.0))] * 9, shot="1-3"))
+    fits = {1: {"noise_std": 0.8}, 4: {"noise_std": 0.2}, 16: {"noise_std": 0.1}}
+    for shot, noise_std in {1: 0.8, 2: 0.4, 4: 0.2, 8: math.sqrt(0.02), 16: 0.1, 40: 0.1}.items():
+        found = with_fits(over, fits, shot).data
+        assert (found.shot, found.noise_std) == (shot, pytest.approx(noise_std))
+
+
+def test_the_noise_of_a_learner_is_wider_for_fewer_examples(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    offsets = 5 * random.normal(size=80)
+    tasks = [(random.normal(size=20), offset + 0.1 * random.normal(size=20)) for offset in offsets]
+    options = {"hidden": (), "inner_lr": 0.1, "inner_steps": 5, "shot": "1-10", "query": 5}
+    learner = fewsure.Learner("maml", data=tasks, updates=30, **options).train(quiet=True)
+    fits = json.loads((learner.folder / "fitted.json").read_text())
+    assert list(fits) == ["1", "2", "3", "6", "10"]
+    x, y = tasks[0]
+    few, many = (learner.adapt(x[:count], y[:count]).predict(x[10:]).noise_std[0] for count in (1, 10))
+    assert (few, many) == (pytest.approx(fits["1"]["noise_std"]), pytest.approx(fits["10"]["noise_std"]))
+    assert learner.evaluate(tasks=20, shot=2, quiet=True)["noise_std"] == pytest.approx(fits["2"]["noise_std"])
 
 
 def test_ranges_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def test_an_exponent_is_found_again_from_tasks_whose_labels_follow_it() -> None:
 
 def test_a_temperature_is_learned_for_an_exponent_that_is_given(tmp_path: Path) -> None:
     run = trained(tmp_path, softmax_temperature=None, temperature_exponent=0.3)
-    found = json.loads((run.folder / "fitted.json").read_text())
+    (found,) = json.loads((run.folder / "fitted.json").read_text()).values()
     assert set(found) == {"softmax_temperature"}
     meta, data = run.load(CPU).meta, run.experiment.data
 
@@ -130,7 +130,7 @@ def test_a_task_is_surer_the_less_is_left_for_other_classes() -> None:
 @pytest.mark.slow
 def test_with_an_exponent_predictions_are_those_of_a_query_set(tmp_path: Path) -> None:
     run = trained(tmp_path, "simpa", softmax_temperature=None, temperature_exponent=None)
-    found = json.loads((run.folder / "fitted.json").read_text())
+    (found,) = json.loads((run.folder / "fitted.json").read_text()).values()
     assert set(found) == {"softmax_temperature", "temperature_exponent"}
     assert found["temperature_exponent"] != 0
     summary = evaluate_run(run, CPU, tasks=20, seed=0)
@@ -146,7 +146,7 @@ def test_with_an_exponent_predictions_are_those_of_a_query_set(tmp_path: Path) -
     np.testing.assert_allclose(together.probabilities, divided.softmax(-1).mean(0), atol=1e-5)
     with pytest.raises(FewsureError, match="--temperature-exponent 0"):
         export(adapted)
-    (run.folder / "fitted.json").write_text(json.dumps({"softmax_temperature": 1.0}))
+    (run.folder / "fitted.json").write_text(json.dumps({"1": {"softmax_temperature": 1.0}}))
     with pytest.raises(FewsureError, match="temperature_exponent"):
         calibrated(run, CPU)
 
@@ -169,7 +169,8 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_the_temperature_is_fitted_when_training_ends_and_lowers_the_nll_of_validation_tasks(fitted: Run) -> None:
-    temperature = json.loads((fitted.folder / "fitted.json").read_text())["softmax_temperature"]
+    (found,) = json.loads((fitted.folder / "fitted.json").read_text()).values()
+    temperature = found["softmax_temperature"]
     assert temperature != 1
     data = fitted.experiment.data
     at_1, ready = replace(data, softmax_temperature=1.0), calibrated(fitted, CPU)  # type: ignore[type-var]
@@ -188,9 +189,10 @@ def test_a_calibration_belongs_to_its_temperature_and_a_damaged_one_is_one_line(
     shutil.copytree(fitted.folder, tmp_path / "run")
     run = Run.open(tmp_path / "run")
     before = checkpoint_digest(run)
-    run.save_fitted({"softmax_temperature": 2.0})
+    run.save_fitted({1: {"softmax_temperature": 2.0}})
     assert checkpoint_digest(run) != before
-    damages = {"{}": "softmax_temperature", '{"softmax_temperature": 0}': "is 0.0", "not JSON": "damaged"}
+    damages = {'{"1": {}}': "softmax_temperature", "{}": "no number of examples", "not JSON": "damaged"}
+    damages |= {'{"1": {"softmax_temperature": 0}}': "is 0.0", '{"one": {}}': "damaged"}
     for content, word in damages.items():
         (run.folder / "fitted.json").write_text(content)
         with pytest.raises(FewsureError, match=word):
@@ -274,10 +276,12 @@ def test_a_temperature_of_a_checkpoint_on_the_way_is_not_kept(tmp_path: Path, mo
 
     def save_and_be_looked_at(run: Run, *given: Any, **named: Any) -> None:
         save(run, *given, **named)
-        run.save_fitted({"softmax_temperature": 77.0})
+        run.save_fitted({1: {"softmax_temperature": 77.0}})
 
     monkeypatch.setattr(Run, "save", save_and_be_looked_at)
-    assert trained(tmp_path, softmax_temperature=None).fitted(["softmax_temperature"]) != {"softmax_temperature": 77}
+    fits = trained(tmp_path, softmax_temperature=None).fitted(["softmax_temperature"])
+    assert fits is not None
+    assert all(values["softmax_temperature"] != 77 for values in fits.values())
 
 
 @pytest.mark.parametrize("temperature", [1.0, None])

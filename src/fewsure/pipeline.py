@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import signal
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,9 +19,10 @@ from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation.calibrate import calibrated, calibrated_at, needed_splits
 from fewsure.evaluation.evaluate import evaluate, evaluate_in_shards, identity
 from fewsure.training.experiment import GROUPS, RANDOM_START, Experiment
-from fewsure.training.loop import Progress, Validation, train
+from fewsure.training.loop import Progress, train
 from fewsure.training.runs import LAST, Checkpoint, Run
 from fewsure.training.tensorboard import event_writer
+from fewsure.training.watch import SCORE, best_of, scores_of, stalled
 from fewsure.types import Parts
 
 WITHOUT_EFFECT = ("chunk_size", "cuda_graph")
@@ -46,6 +48,7 @@ def start_run(folder: Path, experiment: Experiment, *, resume: bool, start: Star
 
 def _start_run(folder: Path, experiment: Experiment, resume: bool, start: Start | None) -> Run:
     if not (resume and (folder / "config.json").exists()):
+        experiment = dataclasses.replace(experiment, data=experiment.data.prepared())
         for split in needed_splits(experiment):  # what cannot be trained on leaves nothing behind
             shots = experiment.data.training_shots if split == "train" else (experiment.data.test_shot,)
             experiment.data.tasks(split, torch.device("cpu")).with_shot(shots[-1])
@@ -82,12 +85,12 @@ def _begun(run: Run, start: Start | None) -> Run:
 def start_at_maml(experiment: Experiment, folder: Path) -> tuple[Experiment, Start]:
     """The experiment that starts at the weights that the MAML run in a folder has learned."""
     maml = Run.open(folder)
-    weights = maml.load(torch.device("cpu")).meta.get("weights", {})
+    weights = maml.load(torch.device("cpu"), maml.chosen).meta.get("weights", {})
     meta = experiment.algorithm.from_weights(weights)
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     if maml.experiment.algorithm_name != "maml" or shapes != experiment.model.network.shapes:
         raise FewsureError(f"expected --from-maml to be a MAML run of the same network, but {folder} is not")
-    digest = hashlib.sha256((folder / "checkpoint.safetensors").read_bytes()).hexdigest()
+    digest = hashlib.sha256(maml.checkpoint_file(maml.chosen).read_bytes()).hexdigest()
     return dataclasses.replace(experiment, start=f"maml {digest[:16]}"), Start(meta, data_record(maml))
 
 
@@ -97,15 +100,12 @@ def train_run(
     *,
     checkpoint_every: int = 1000,
     keep_last: int = 1,
-    keep_best: int = 0,
     max_skipped: int = 20,
     tensorboard: bool = False,
 ) -> dict[str, Any]:
-    """Train to the end, or until SIGINT or SIGTERM; the last logged line.
-
-    Every `keep_best` updates, if that is not 0, the run is scored on validation tasks, and its best checkpoint kept.
-    """
-    validation = _validation(run.experiment, keep_best, device) if keep_best else None
+    """Train to the end, or until SIGINT or SIGTERM; the last logged line."""
+    options = run.experiment.training
+    score = _validation(run.experiment, device) if 0 < options.keep_best < options.updates else None
     with (
         event_writer(run.folder, _updates_made(run, device))
         if tensorboard and is_rank_zero()
@@ -117,7 +117,8 @@ def train_run(
         def show(progress: Progress) -> None:
             shown = {name: value for name, value in progress.means.items() if "." not in name}  # parts of others
             terms = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
-            line.show(progress.update, progress.updates, f"{progress.tasks_per_second:,.0f} tasks/s  {terms}")
+            best = f"  best {SCORE} {progress.best.nll:.4g} at {progress.best.update:,}" if progress.best else ""
+            line.show(progress.update, progress.updates, f"{progress.tasks_per_second:,.0f} tasks/s  {terms}{best}")
 
         train(
             run,
@@ -125,41 +126,47 @@ def train_run(
             checkpoint_every=checkpoint_every,
             keep_last=keep_last,
             max_skipped=max_skipped,
-            validation=validation,
+            score=score,
             show=show,
             log=log,
             stop=stop,
         )
-    if any_process(stop()) and _updates_made(run, device) < run.experiment.training.updates:
+    scores = scores_of(run.metrics())
+    unfinished = _updates_made(run, device) < options.updates and not stalled(scores, options.patience)
+    if any_process(stop()) and unfinished:
         raise Stopped(run.folder, stop.received or signal.SIGTERM)
     calibrated(run, device)
     lines = run.metrics()
     if not lines:
         raise FewsureError(f"{run.folder} is trained, but its metrics.jsonl is missing or damaged; train the run anew")
-    return lines[-1]
+    best = best_of(scores)
+    return lines[-1] if best is None else lines[-1] | {"best_update": best.update, f"best_{SCORE}": best.nll}
 
 
 def _updates_made(run: Run, device: torch.device) -> int:
     return run.load(device).update if run.has_checkpoint else 0
 
 
-def _validation(experiment: Experiment, every: int, device: torch.device) -> Validation:
-    """The mean NLL of validation tasks, every so many updates."""
+def _validation(experiment: Experiment, device: torch.device) -> Callable[[Parts], float]:
+    """The mean NLL of validation tasks."""
     data = experiment.data
     if data.train_on_validation:
-        raise FewsureError("expected --keep-best without --train-on-validation, which leaves no tasks to choose by")
+        raise FewsureError(
+            "expected --keep-best 0 beside --train-on-validation, which leaves no tasks to choose by, but got "
+            f"{experiment.training.keep_best}; leave one of them out"
+        )
     data.tasks("validation", device)  # what is not there is missed now, not after hours
 
     def score(meta: Parts) -> float:
         try:
             with silenced():
                 ready = calibrated_at(experiment, meta, device, tasks=VALIDATION_TASKS)
-            summary, _ = evaluate(ready.with_shot(), meta, tasks=VALIDATION_TASKS, seed=1, stream="validation")
+            summary, _ = evaluate(ready, meta, tasks=VALIDATION_TASKS, seed=1, stream="validation")
         except Diverged:
             return float("inf")
         return float(summary["nll"]["mean"])
 
-    return Validation(every, score)
+    return score
 
 
 def evaluate_run(
@@ -169,20 +176,19 @@ def evaluate_run(
     tasks: int,
     seed: int,
     stream: Split = "test",
-    checkpoint: str = LAST,
+    checkpoint: str | None = None,
     shot: int | None = None,
     kl_weight: float | None = None,
 ) -> dict[str, Any]:
     """Evaluate a checkpoint on unseen tasks, and keep the result in the run folder.
 
-    Tasks have `shot` support examples, or so many of each class; by default as many as the run's data test with. A
-    method that was trained for several weights of the KL takes the run's, or `kl_weight`.
-    Shards that an interrupted evaluation has finished are taken up.
+    The checkpoint is the run's chosen one, unless another is named. Tasks have `shot` support examples, or so many of
+    each class; by default as many as the run's data test with. A method that was trained for several weights of the KL
+    takes the run's, or `kl_weight`. Shards that an interrupted evaluation has finished are taken up.
     """
-    found = run.load(device, checkpoint)
-    meta = found.meta
-    last = checkpoint == LAST
-    experiment = (calibrated(run, device) if last else calibrated_at(run.experiment, meta, device)).with_shot(shot)
+    found = run.load(device, checkpoint or run.chosen)
+    meta, chosen = found.meta, checkpoint in (None, run.chosen)
+    experiment = calibrated(run, device, shot) if chosen else calibrated_at(run.experiment, meta, device, shot)
     experiment = experiment if kl_weight is None else experiment.at_kl_weight(kl_weight)
     records = identity(experiment, meta, seed=seed, stream=stream)
     with ProgressLine(f"evaluating {run.experiment.algorithm_name}") as line:
@@ -196,7 +202,7 @@ def evaluate_run(
             progress=lambda done: line.show(done, tasks, "tasks"),
         )
     summary |= {"records": records} | ({} if kl_weight is None else {"kl_weight": kl_weight})
-    if not last:
-        summary |= {"checkpoint": checkpoint, "update": found.update}
+    if not chosen or run.chosen != LAST:
+        summary |= {"checkpoint": checkpoint or run.chosen, "update": found.update}
     run.save_evaluation(summary, checkpoint)
     return summary

@@ -30,14 +30,14 @@ from fewsure.evaluation.evaluate import evaluate
 from fewsure.networks.mlp import MlpOptions
 from fewsure.pipeline import start_run
 from fewsure.training.experiment import Experiment, Training
-from fewsure.training.loop import Validation, train
+from fewsure.training.loop import train
 from fewsure.training.runs import BEST_FILE, CHECKPOINT, HISTORY, Run
 from fewsure.types import Parts
 
 CPU = torch.device("cpu")
 UPDATES = 12
 EXPERIMENT = Experiment(
-    Maml(inner_steps=1), SineLine(query=6), MlpOptions((5,)), Training(updates=UPDATES, tasks=3), "none"
+    Maml(inner_steps=1), SineLine(query=6), MlpOptions((5,)), Training(updates=UPDATES, tasks=3, keep_best=4), "none"
 )
 TIMES = ("seconds", "tasks_per_second")
 REFUSED = 77
@@ -188,7 +188,7 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
 def train_to_the_end(folder: Path) -> None:
     """Start or resume the training of all trials."""
     run = start_run(folder, EXPERIMENT, resume=True)
-    train(run, CPU, checkpoint_every=3, keep_last=2, log_every=2, validation=Validation(4, score))
+    train(run, CPU, checkpoint_every=3, keep_last=2, log_every=2, score=score)
 
 
 def score(meta: Parts) -> float:

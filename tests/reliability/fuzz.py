@@ -378,7 +378,7 @@ def all_readers(place: Path) -> dict[str, Reader]:
         "run: evaluation.json": run_file("evaluation.json", lambda path: run.evaluation()),
         "run: evaluated tasks": Reader(shard_file, [shard.read_bytes()]),
         "run: fitted.json": Reader(
-            file("fitted.json", lambda path: run.fitted(["noise_std"])), [b'{"noise_std": 0.25}\n']
+            file("fitted.json", lambda path: run.fitted(["noise_std"])), [b'{"5": {"noise_std": 0.25}}\n']
         ),
         "run: calibration": run_file("conformal-5.safetensors", conformal.load),
         "run: data.json": run_file("data.json", lambda path: require_fresh(run, run.experiment)),
@@ -406,10 +406,10 @@ def all_readers(place: Path) -> dict[str, Reader]:
 
 def small_run(folder: Path) -> Run:
     """A trained run with every file that a run folder can have."""
-    training = Training(updates=2, tasks=2)
+    training = Training(updates=2, tasks=2, keep_best=1)
     experiment = Experiment(Maml(inner_steps=1), SineLine(query=3), MlpOptions((2,)), training, "none")
     run = start_run(folder, experiment, resume=False)
-    train_run(run, CPU, keep_best=2)
+    train_run(run, CPU)
     evaluate_run(run, CPU, tasks=4, seed=0)
     certify_run(run, CPU, Request(tasks=4))
     return run

@@ -65,11 +65,11 @@ def equality(processes: Sequence[int] = (2, 4), *, updates: int = 20, double: bo
 
 def work(folder: Path, algorithm: Algorithm, updates: int) -> None:
     """Train, evaluate and certify; each process by itself, or with others that are there."""
-    training = Training(updates=updates, tasks=TASKS)
+    training = Training(updates=updates, tasks=TASKS, keep_best=10)
     experiment = Experiment(algorithm, SineLine(query=6), MlpOptions((5,)), training, "none")
     with process_group("cpu") as device:
         run = start_run(folder, experiment, resume=False)
-        train_run(run, device, checkpoint_every=5, keep_last=2, keep_best=10)
+        train_run(run, device, checkpoint_every=5, keep_last=2)
         evaluate_run(run, device, tasks=EVALUATED, seed=0)
         certify_run(run, device, Request(tasks=50, bound_samples=5))
 

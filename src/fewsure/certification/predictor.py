@@ -36,7 +36,7 @@ from fewsure.theory.conformal import (
     residual_scores,
 )
 from fewsure.training.experiment import Experiment
-from fewsure.training.runs import CHECKPOINT, FITTED, Checkpoint, Run
+from fewsure.training.runs import FITTED, Checkpoint, Run
 from fewsure.types import Facts, Mixture, Model, Noise, Parts, Task
 
 
@@ -139,20 +139,21 @@ def with_coverage(
 
 
 def load_predictor(run: Run, device: torch.device, shot: int | None = None) -> tuple[str, Experiment, Checkpoint]:
-    """(the digest that names it, the experiment with what was learned for so many examples, the last checkpoint).
+    """(the digest that names it, the experiment with what was learned for so many examples, the chosen checkpoint).
 
     The digest comes first: if training replaces the checkpoint meanwhile, what is made with it is refused.
     """
     calibrated(run, device)  # what is learned is part of what the digest is of
     digest = checkpoint_digest(run)
-    return digest, calibrated(run, device).with_shot(shot), run.load(device)
+    return digest, calibrated(run, device, shot), run.load(device, run.chosen)
 
 
 def checkpoint_digest(run: Run) -> str:
-    """SHA-256 of the checkpoint, and of the temperature or noise that was fitted for it: it names the predictor."""
-    path, fitted = run.folder / CHECKPOINT, run.folder / FITTED
-    if not path.is_file():
+    """SHA-256 of the chosen checkpoint, and of the temperature or noise fitted for it: it names the predictor."""
+    fitted = run.folder / FITTED
+    if not run.has_checkpoint:
         return ""
+    path = run.checkpoint_file(run.chosen)
     return hashlib.sha256(path.read_bytes() + (fitted.read_bytes() if fitted.is_file() else b"")).hexdigest()
 
 

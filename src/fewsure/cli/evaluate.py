@@ -32,8 +32,9 @@ class Options(Common):
     """Unseen tasks."""
     seed: int = 0
     """Chooses tasks and noise. Test tasks have a random stream of their own, apart from training's."""
-    checkpoint: str = "last"
-    """`last`, `best`, or the number of updates of a checkpoint that was kept."""
+    checkpoint: str | None = None
+    """`last`, `best`, or the number of updates of a checkpoint that was kept; `none` for the best where the run keeps
+    it, and else the last."""
     baselines: bool = True
     """On data of your own, score what needs no meta-training on the same tasks, and say whether the run beats it."""
     shot: int | None = None

@@ -13,8 +13,10 @@ examples:
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fewsure.algorithms import ALGORITHMS
 from fewsure.cli.common import Common, parse, parse_groups, peek
@@ -51,8 +53,6 @@ class Options(Common):
     """Updates between two checkpoints."""
     keep_last: int = 1
     """Checkpoints that are kept; each can be evaluated by its number of updates."""
-    keep_best: int = 0
-    """Updates between two scores on validation tasks, by which the best checkpoint is kept, too; 0 for none."""
     max_skipped: int = 20
     """Updates in a row whose numbers are not finite, after which training stops. Each of them is skipped."""
     tensorboard: bool = False
@@ -67,7 +67,6 @@ def main(arguments: list[str]) -> None:
     options, experiment = read_experiment(arguments)
     for name in ("checkpoint_every", "keep_last", "max_skipped"):
         require(getattr(options, name) >= 1, name, "at least 1", getattr(options, name))
-    require(options.keep_best >= 0, "keep_best", "at least 0", options.keep_best)
     if options.tensorboard:
         require_tensorboard()
     with process_group(options.device) as device:
@@ -80,7 +79,6 @@ def main(arguments: list[str]) -> None:
             device,
             checkpoint_every=options.checkpoint_every,
             keep_last=options.keep_last,
-            keep_best=options.keep_best,
             max_skipped=options.max_skipped,
             tensorboard=options.tensorboard,
         )
@@ -89,7 +87,18 @@ def main(arguments: list[str]) -> None:
         elif is_rank_zero():
             print_tables([training_table(run.metrics())])
             _name_lagging_components(run)
+            _say_which_predicts(run, last)
             print(f"trained {run.folder} in {last['seconds']:.0f} s; next: fewsure evaluate {run.folder}")
+
+
+def _say_which_predicts(run: Run, last: Mapping[str, Any]) -> None:
+    """Say which checkpoint predicts, and whether training stopped before its last update."""
+    training = run.experiment.training
+    if "best_update" in last:
+        early = last["update"] < training.updates
+        since = f", after {training.patience} scores without a better one" if early else ""
+        print(f"trained for {last['update']:,} of {training.updates:,} updates{since}")
+        print(f"the checkpoint at {last['best_update']:,} predicts: validation NLL {last['best_validation_nll']:.4g}")
 
 
 def _name_lagging_components(run: Run) -> None:

@@ -115,7 +115,7 @@ class Classification(Data):
     def training_shots(self) -> tuple[int, int]:
         return ends(self.train_shot or self.shot)
 
-    def with_shot(self, shot: int) -> Self:
+    def with_shot(self, shot: Range) -> Self:
         ranged = self.train_shot is not None and not isinstance(self.train_shot, int)
         return replace(self, shot=shot, train_shot=None if ranged else self.train_shot)
 

@@ -64,7 +64,7 @@ class Data(Protocol):
         """Support examples of a task to test on, or of each of its classes: the middle of a range."""
         return sum(ends(self.shot)) // 2
 
-    def with_shot(self, shot: int) -> Self:
+    def with_shot(self, shot: Range) -> Self:
         """The same data, whose tasks all have so many support examples, or so many of each class."""
         data: Any = self
         found: Self = replace(data, shot=shot)

@@ -1,7 +1,8 @@
 """Temperature and noise, fitted on validation tasks when training ends and kept with the run.
 
 Regression on a user's own data has the noise on labels. Classes have the temperature, which outputs are divided by
-before the softmax, and its exponent, by which it depends on the task. The fit makes the labels most likely.
+before the softmax, and its exponent, by which it depends on the task. The fit makes the labels most likely. Over a
+range of shots it is made at several numbers of examples, so that noise and temperature depend on how many there are.
 """
 
 import dataclasses
@@ -10,10 +11,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from fewsure.core.config import ends
 from fewsure.core.distributed import any_process
 from fewsure.core.progress import ProgressLine
 from fewsure.data.pools import Split
@@ -24,11 +27,13 @@ from fewsure.evaluation.metrics.scores import class_probabilities, negative_log_
 from fewsure.evaluation.scoring.predict import Predict
 from fewsure.evaluation.temperature import Temperature, log_odds
 from fewsure.training.experiment import Experiment
-from fewsure.training.runs import FITTED_LIMITS, Run
+from fewsure.training.runs import FITTED_LIMITS, Fits, Run
 from fewsure.types import Facts, Noise, Parts, Task
 
 TASKS = 1000
 """Validation tasks behind a fit: the fewer, the more is left to chance."""
+OWN_TASKS = 400
+"""The same for data of a user's own, whose few groups more tasks would only repeat."""
 POINTS = 75_000
 """The most query points of all these tasks together, so that large tasks fit into memory."""
 NOISE = (1e-3, 1e1)
@@ -43,21 +48,58 @@ CANDIDATES = 9
 """Places at which a loss is looked at first, since it may be flat far from its minimum."""
 
 
-def calibrated(run: Run, device: torch.device) -> Experiment:
-    """The run's experiment with its fitted options: read from the run, or fitted now and kept with it."""
+def calibrated(run: Run, device: torch.device, shot: int | None = None) -> Experiment:
+    """The run's experiment for tasks with so many support examples, with its fitted options (`with_fits`)."""
+    return with_fits(run.experiment, fits_of(run, device), shot)
+
+
+def fits_of(run: Run, device: torch.device) -> Fits:
+    """The fitted options of a run's chosen checkpoint: read from the run, or fitted now and kept with it."""
     experiment = run.experiment
     names = uncalibrated(experiment)
     if not names:
+        return {}
+    fits = run.fitted(names)
+    if any_process(fits is None):  # all processes must do the same
+        meta, shots = run.load(device, run.chosen).meta, fitted_shots(experiment)
+        each = (OWN_TASKS if experiment.data.own else TASKS) // len(shots)
+        fits = {shot: calibrate(experiment.with_shot(shot), meta, device, tasks=each) for shot in shots}
+        run.save_fitted(fits)
+    return fits or {}
+
+
+def fitted_shots(experiment: Experiment) -> list[int]:
+    """The numbers of support examples at which options are fitted: up to 5, evenly over the logarithm of the range."""
+    least, most = ends(experiment.data.shot)
+    return sorted({round(least * (most / least) ** (step / 4)) for step in range(5)})
+
+
+def with_fits(experiment: Experiment, fits: Fits, shot: int | None = None) -> Experiment:
+    """The experiment for tasks with so many support examples, by default as many as its data test with.
+
+    Between two numbers at which they were fitted, the logarithms of noise and temperature, and the exponent, are linear
+    in the logarithm of the number of examples. Beyond the first and the last they stay.
+    """
+    experiment = experiment.with_shot(shot)
+    if not fits:
         return experiment
-    values = run.fitted(names)
-    if any_process(values is None):  # all processes must do the same
-        values = calibrate(experiment, run.load(device).meta, device)
-        run.save_fitted(values)
-    return _with(experiment, values or {})
+    at, shots = math.log(experiment.data.test_shot), sorted(fits)
+    places = [math.log(one) for one in shots]
+
+    def between(name: str) -> float:
+        values = [fits[one][name] for one in shots]
+        if name == "temperature_exponent" or len(values) == 1:
+            return float(np.interp(at, places, values))
+        return math.exp(np.interp(at, places, [math.log(value) for value in values]))
+
+    return _with(experiment, {name: between(name) for name in fits[shots[0]]})
 
 
-def calibrated_at(experiment: Experiment, meta: Parts, device: torch.device, *, tasks: int = TASKS) -> Experiment:
-    """The experiment with options fitted for these meta-parameters."""
+def calibrated_at(
+    experiment: Experiment, meta: Parts, device: torch.device, shot: int | None = None, *, tasks: int = TASKS
+) -> Experiment:
+    """The experiment for tasks with so many support examples, with options fitted for these meta-parameters."""
+    experiment = experiment.with_shot(shot)
     needed = uncalibrated(experiment)
     return _with(experiment, calibrate(experiment, meta, device, tasks=tasks)) if needed else experiment
 
@@ -79,7 +121,7 @@ def calibrate(experiment: Experiment, meta: Parts, device: torch.device, *, task
     Errors of the sampled functions count as noise, too.
     """
     data = experiment.data
-    experiment = dataclasses.replace(experiment, data=data.at_temperature_1).with_shot()
+    experiment = dataclasses.replace(experiment, data=data.at_temperature_1)
     shared = shared_noise(experiment, 0, "validation", device)
     count = max(1, min(tasks, POINTS // (data.outputs * data.query)) // BLOCK)
     blocks = (unseen_block(experiment, index, 0, "validation", device) for index in range(count))

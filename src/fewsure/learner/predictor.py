@@ -21,12 +21,13 @@ from fewsure.certification.predictor import (
 from fewsure.core.devices import precision, precision_on_cpu
 from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
+from fewsure.evaluation.calibrate import fits_of, with_fits
 from fewsure.evaluation.evaluate import SAMPLES
 from fewsure.evaluation.metrics.density import around_functions
 from fewsure.kernels.fused import fused_kernels
 from fewsure.theory.conformal import Calibration
 from fewsure.training.experiment import Experiment
-from fewsure.training.runs import Run
+from fewsure.training.runs import Fits, Run
 from fewsure.types import Batch, Mixture, Model, Noise, Parts
 
 REFERENCE = "reference"
@@ -56,7 +57,9 @@ class Predictor:
 
     run: Run
     experiment: Experiment
-    """With temperature or noise, fitted on validation tasks."""
+    """For tasks with as many examples as its data test with."""
+    fits: Fits
+    """Temperature or noise, fitted on validation tasks."""
     meta: Parts
     device: torch.device
     digest: str
@@ -67,9 +70,9 @@ class Predictor:
 
     @classmethod
     def of_run(cls, run: Run, device: torch.device) -> "Predictor":
-        """The predictor of a run's last checkpoint."""
+        """The predictor of a run's chosen checkpoint."""
         digest, experiment, checkpoint = load_predictor(run, device)
-        return cls(run, experiment, checkpoint.meta, device, digest)
+        return cls(run, experiment, fits_of(run, device), checkpoint.meta, device, digest)
 
     @property
     def scale(self) -> Scale:
@@ -87,7 +90,7 @@ class Predictor:
             return self._states[shot, changed]
 
     def _new_state(self, shot: int) -> State:
-        experiment, calibration = self.experiment.with_shot(shot), calibration_of(self.run, shot)
+        experiment, calibration = with_fits(self.run.experiment, self.fits, shot), calibration_of(self.run, shot)
         draws = new_draws(experiment, SEED, SAMPLES) if calibration is None else draws_of(calibration, experiment)
         digest = draws_digest(draws)
         for known in self._states.values():

@@ -81,7 +81,7 @@ def read_runs(
     for folder in {folder.resolve(): folder for folder in folders}.values():
         with noted(problems, folder, "left out"):
             run = Run.open(folder)
-            opened.append((run, run.load(device)))
+            opened.append((run, run.load(device, run.chosen)))
     shown: list[tuple[Run, Checkpoint, dict[str, Any]]] = []
     for run, checkpoint in opened:  # after all of them were read, since this may take long
         with noted(problems, run.folder, "left out"):

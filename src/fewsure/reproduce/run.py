@@ -155,7 +155,7 @@ class Reproduction:
     def _validate(self, run: Run) -> Row:
         file = run.folder / VALIDATION
         if not file.is_file():
-            experiment, meta = calibrated(run, self.device), run.load(self.device).meta
+            experiment, meta = calibrated(run, self.device), run.load(self.device, run.chosen).meta
             summary, _ = evaluate(experiment, meta, tasks=VALIDATION_TASKS, seed=0, stream="validation")
             write_atomically(file, json.dumps(summary, indent=1) + "\n")
         try:

@@ -9,7 +9,7 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from fewsure.algorithms import ALGORITHMS
-from fewsure.core.config import from_record, to_record
+from fewsure.core.config import ends, from_record, to_record
 from fewsure.core.devices import Precision
 from fewsure.data import DATA, Data
 from fewsure.errors import FewsureError, require, require_known
@@ -48,6 +48,10 @@ class Training:
     """Updates over which the learning rate rises linearly."""
     clip_norm: float | None = 10.0
     """Largest norm of a meta-gradient; a larger one is scaled down. `none` for no limit."""
+    keep_best: int = 0
+    """Updates between two scores on validation tasks. The best checkpoint is kept, and predicts; 0 for the last."""
+    patience: int = 0
+    """Scores of --keep-best in a row without a better one, after which training stops; 0 for no stop."""
     seed: int = 0
     """Seed of initialisation, training tasks and noise."""
     chunk_size: int | None = None
@@ -66,6 +70,8 @@ class Training:
         require(0 < self.lr < float("inf"), "lr", "a number above 0", self.lr)
         require(self.weight_decay >= 0, "weight_decay", "at least 0", self.weight_decay)
         require(0 <= self.momentum < 1, "momentum", "a number in [0, 1)", self.momentum)
+        require(self.keep_best >= 0, "keep_best", "at least 0", self.keep_best)
+        require(self.patience >= 0, "patience", "at least 0", self.patience)
         require(self.lr_warm_up >= 0, "lr_warm_up", "at least 0", self.lr_warm_up)
         require(self.clip_norm is None or self.clip_norm > 0, "clip_norm", "a number above 0", self.clip_norm)
         require(self.chunk_size is None or self.chunk_size >= 1, "chunk_size", "at least 1", self.chunk_size)
@@ -87,6 +93,10 @@ class Experiment:
 
     def __post_init__(self) -> None:
         name, algorithm, data = self.algorithm_name, self.algorithm, self.data
+        least, most = ends(data.shot)
+        if data.kind == "regression" and least < min(algorithm.min_support, most):  # of a range, the method needs more
+            data = data.with_shot((min(algorithm.min_support, most), most))
+            object.__setattr__(self, "data", data)
         sizes = (
             ("shot", algorithm.min_support, data.support_size),
             ("query", algorithm.min_query, data.query_size),

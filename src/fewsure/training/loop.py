@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from fewsure.errors import Diverged, FewsureError
 from fewsure.training.experiment import RANDOM_START
 from fewsure.training.runs import Checkpoint, Run
 from fewsure.training.update import MetaUpdate, Trouble, new_optimiser
+from fewsure.training.watch import SCORE, Score, best_of, explosion, scores_of, since_best, stalled
 from fewsure.types import Params, Parts
 
 SHOW_EVERY = 0.5
@@ -31,15 +33,8 @@ class Progress(NamedTuple):
     device: str
     means: Mapping[str, float]
     """Means of the loss and each of its terms since the last logged line."""
-
-
-class Validation(NamedTuple):
-    """How a training is scored on the way, so that its best checkpoint can be kept."""
-
-    every: int
-    """Updates between two scores; the last update has one, too."""
-    score: Callable[[Parts], float]
-    """The score of meta-parameters on validation tasks: the lower, the better; infinite if they are of no use."""
+    best: Score | None
+    """The best score so far."""
 
 
 def train(
@@ -50,7 +45,7 @@ def train(
     keep_last: int = 1,
     log_every: int = 50,
     max_skipped: int = 20,
-    validation: Validation | None = None,
+    score: Callable[[Parts], float] | None = None,
     show: Callable[[Progress], None] = lambda progress: None,
     log: Callable[[Mapping[str, Any]], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -59,7 +54,10 @@ def train(
 
     Each update draws its tasks and noise from (seed, update) alone, so an interrupted run ends in the same numbers as
     an undisturbed one. A new run begins with the method's `fit` on the training groups. When `stop()` turns
-    true, the update in hand is finished and checkpointed. With `validation`, the best checkpoint so far is kept too.
+    true, the update in hand is finished and checkpointed.
+
+    Every `keep_best` updates of the options, `score` gives the mean NLL of validation tasks, infinite where
+    meta-parameters are of no use. The best checkpoint is kept too, and training stops when `patience` runs out.
     After `max_skipped` updates in a row whose numbers are not finite, training stops with the last checkpoint.
     Processes that `torchrun` has started share the tasks.
     """
@@ -89,32 +87,42 @@ def train(
     clock = _Clock(run.forget_metrics_after(start.update), run.experiment.training.tasks, device_name(device))
     run.forget_older(keep_last)  # it may have been killed before it came to that
 
-    update = start.update
-    if update < updates:
+    update, lines = start.update, run.metrics()
+    scores, warned = scores_of(lines), False
+    if update < updates and not stalled(scores, options.patience):
         run.forget_evaluation()
     stopping = False
-    while update < updates and not stopping:
+    while update < updates and not stopping and not stalled(scores, options.patience):
         make_update(update)
         update += 1
         stopping = any_process(stop())
         planned = update % checkpoint_every == 0 or update == updates
         checkpoint = planned or stopping
-        validated = validation is not None and (update % validation.every == 0 or update == updates)
+        validated = score is not None and (update % options.keep_best == 0 or update == updates)
         logged = checkpoint or validated or update % log_every == 0
         if logged or clock.is_due:
             _require_finite(run, make_update.trouble(), update, min(max_skipped, updates))
-            progress = clock.progress(update, updates, make_update)
+            progress = clock.progress(update, updates, make_update, best_of(scores))
             show(progress)
         if logged:
-            score = validation.score(meta) if validation is not None and validated else math.inf
-            line = _log(run, progress, {"validation_nll": score} if math.isfinite(score) else {})
+            nll = score(meta) if score is not None and validated else math.inf
+            scored = {}
+            if math.isfinite(nll):
+                scores.append(Score(update, nll))
+                scored = {SCORE: nll, "since_best": since_best(scores)}
+                show(progress._replace(best=best_of(scores)))
+            lines.append(_log(run, progress, scored))
             if log is not None:
-                log(line)
+                log(lines[-1])
+            exploded = None if warned else explosion(lines)
+            if exploded is not None:
+                warned = True
+                warnings.warn(f"training explodes at update {update:,}: {exploded}", stacklevel=2)
             make_update.forget_means()
             clock.restart()
-            if math.isfinite(score):
-                run.save_best(Checkpoint(update, meta, optimiser.state()), score)
-        if checkpoint:
+            if math.isfinite(nll):
+                run.save_best(Checkpoint(update, meta, optimiser.state()), nll)
+        if checkpoint or stalled(scores, options.patience):
             run.save(Checkpoint(update, meta, optimiser.state()), keep_last=keep_last if planned else 1)
     if update > start.update:
         run.forget_evaluation()  # of a checkpoint on the way, should somebody have looked at one
@@ -188,8 +196,8 @@ class _Clock:
     def is_due(self) -> bool:
         return time.perf_counter() - self._shown > SHOW_EVERY
 
-    def progress(self, update: int, updates: int, made: MetaUpdate) -> Progress:
+    def progress(self, update: int, updates: int, made: MetaUpdate, best: Score | None) -> Progress:
         means = made.means()
         now = self._shown = time.perf_counter()
         rate = made.count * self._tasks / max(now - self._opened, 1e-9)
-        return Progress(update, updates, now - self._began, rate, self._device, means)
+        return Progress(update, updates, now - self._began, rate, self._device, means, best)

@@ -5,9 +5,9 @@
     metrics.jsonl             one line per logged window of updates
     checkpoint.safetensors    meta-parameters, the optimiser's state and the number of updates made, in one file
     checkpoints/              the last few of them, by their number of updates, if they are to be kept
-    best.safetensors          the one with the best score on validation tasks, with that score, likewise
-    fitted.json               temperature or noise, fitted on validation tasks
-    evaluation.json           what `fewsure evaluate` printed; for another checkpoint than the last,
+    best.safetensors          the one with the best score on validation tasks, with that score, likewise; it predicts
+    fitted.json               temperature or noise, fitted on validation tasks, by their number of examples
+    evaluation.json           what `fewsure evaluate` printed; for another checkpoint than the chosen one,
                               evaluation-best.json, evaluation-1000.json …
     evaluation/RECORDS/       the records of its single tasks, in shards (`fewsure.core.shards`); evaluation.json says
                               which RECORDS are its own. Another folder is of an evaluation that was interrupted.
@@ -55,6 +55,10 @@ FITTED_LIMITS = {
     "temperature_exponent": (-1.0, 1.0),
 }
 """The options that are fitted on validation tasks, and their range; noise is in the target's own unit."""
+
+
+Fits = Mapping[int, Mapping[str, float]]
+"""Values of such options, by the number of support examples (of each class) of the validation tasks."""
 
 
 class Checkpoint(NamedTuple):
@@ -148,6 +152,11 @@ class Run:
         return float(score)
 
     @property
+    def chosen(self) -> str:
+        """The checkpoint that predicts: the best one where the training keeps it, else the last."""
+        return BEST if self.experiment.training.keep_best and (self.folder / BEST_FILE).is_file() else LAST
+
+    @property
     def has_checkpoint(self) -> bool:
         return (self.folder / CHECKPOINT).is_file()
 
@@ -230,48 +239,54 @@ class Run:
             write_atomically(self.folder / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
         return float(kept[-1]["seconds"]) if kept else 0.0
 
-    def save_fitted(self, values: Mapping[str, float]) -> None:
+    def save_fitted(self, fits: Fits) -> None:
         """Keep the options that were fitted on validation tasks."""
         if is_rank_zero():
-            write_atomically(self.folder / FITTED, json.dumps(dict(values)) + "\n")
+            record = {str(shot): dict(values) for shot, values in fits.items()}
+            write_atomically(self.folder / FITTED, json.dumps(record) + "\n")
 
-    def fitted(self, names: Sequence[str]) -> dict[str, float] | None:
+    def fitted(self, names: Sequence[str]) -> Fits | None:
         """The options of these names that were fitted on validation tasks, if they were."""
         path = self.folder / FITTED
         if not path.is_file():
             return None
         try:
             found = from_json(path.read_text(encoding="utf-8"))
-            values = {name: float(found[name]) for name in names}
-            for name, value in values.items():
+            fits = {int(shot): {name: float(values[name]) for name in names} for shot, values in found.items()}
+            if not fits or min(fits) < 1:
+                raise ValueError("no number of examples")
+            for name, value in (item for values in fits.values() for item in values.items()):
                 low, high = FITTED_LIMITS[name]
                 if not low <= value <= high:
                     raise ValueError(f"`{name}` is {value}")
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise FewsureError(f"{path} is damaged ({error}); delete it, and it is made again") from error
-        return values
+        return fits
 
-    def evaluation_shards(self, records: str, which: str = LAST) -> ShardFolder:
+    def evaluation_shards(self, records: str, which: str | None = None) -> ShardFolder:
         """Where the records of an evaluation of a checkpoint are kept, by what identifies them."""
-        return ShardFolder(self.folder / _evaluation_name(which) / records)
+        return ShardFolder(self.folder / self._evaluation_name(which) / records)
 
-    def save_evaluation(self, summary: dict[str, Any], which: str = LAST) -> None:
-        """Keep the result for a checkpoint; `evaluation` and `evaluated_tasks` are those of the last.
+    def save_evaluation(self, summary: dict[str, Any], which: str | None = None) -> None:
+        """Keep the result for a checkpoint; `evaluation` and `evaluated_tasks` are those of the chosen one.
 
         Its records have been kept before; those of evaluations that it replaces are removed.
         """
         if is_rank_zero():
-            name = _evaluation_name(which)
+            name = self._evaluation_name(which)
             write_atomically(self.folder / f"{name}.json", json.dumps(summary, indent=1) + "\n")
             for path in (self.folder / name).iterdir():
                 if path.name != summary["records"]:
                     _remove(path)
             self.evaluation_shards(summary["records"], which).forget_other_ends(summary["tasks"])
 
+    def _evaluation_name(self, which: str | None) -> str:
+        return "evaluation" if which in (None, self.chosen) else f"evaluation-{which}"
+
     def evaluated_tasks(self) -> Iterable[Records]:
         """The records of the last `fewsure evaluate`, shard by shard; they can be iterated more than once."""
         summary = self.evaluation() or {}
-        folder, tasks = self.folder / _evaluation_name(LAST), summary.get("tasks")
+        folder, tasks = self.folder / self._evaluation_name(None), summary.get("tasks")
         for path in folder.iterdir() if folder.is_dir() else ():  # a name from a file is looked up, never made a path
             if path.name == summary.get("records") and isinstance(tasks, int) and tasks >= 1:
                 return EvaluatedTasks(ShardFolder(path), tasks)
@@ -300,10 +315,6 @@ def _to_bytes(checkpoint: Checkpoint, **more: Tensor) -> bytes:
         tensors |= {f"meta/{part}/{name}": value for name, value in params.items()}
     tensors |= {f"optimiser/{name}": value for name, value in checkpoint.optimiser.items()}
     return save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
-
-
-def _evaluation_name(which: str) -> str:
-    return "evaluation" if which == LAST else f"evaluation-{which}"
 
 
 def _remove(path: Path) -> None:

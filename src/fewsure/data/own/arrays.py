@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fewsure.core.config import UNRECORDED, checked, ends, field_types
+from fewsure.core.config import UNRECORDED, Range, checked, ends, field_types, read_range
 from fewsure.data.own.data import OwnClassification, OwnRegression, OwnRows
 from fewsure.data.own.rows import SHARES, Rows
 from fewsure.data.scaling import require_pixels
@@ -67,10 +67,10 @@ def regression_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **
     """Regression data from an iterable of tasks, each a pair of x (n, D) or (n,) and y (n,), n differing at will.
 
     A generator may go on for ever: the first `limit` tasks are kept. Where `shot` and `query` are not among the
-    options, they are as large as most tasks allow, up to 5 and 10.
+    options, they are as large as most tasks allow, up to 1-10 and 10.
 
     >>> regression_tasks([(np.arange(20.0), a * np.arange(20.0)) for a in range(9)]).shot
-    5
+    (1, 10)
     """
     options = _checked(GivenRegression, options)
     gathered = _gather(tasks, limit)
@@ -78,7 +78,7 @@ def regression_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **
     if rows.x.ndim != 2:
         raise FewsureError(f"expected regression inputs of shape (N, D), but got {rows.x.shape}")
     typical = int(np.quantile([len(y) for _, y in gathered], 0.25))
-    shot = options.get("shot", min(5, max(2, typical // 2)))
+    shot = options.get("shot", _shots_of(typical))
     sizes = {"shot": shot, "query": min(10, max(1, typical - ends(shot)[1]))}
     return GivenRegression(**(sizes | options), source=rows)
 
@@ -87,7 +87,7 @@ def classification_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT
     """Classification data from an iterable of tasks, each a pair of examples x (n, D) or (n, C, H, W) and labels (n,).
 
     Labels mean something within their task alone. Where they are not among the options, `way` is what every task has,
-    and `query` what every class has, up to 15.
+    and `shot` and `query` what every class has, up to 1-10 and 15.
     """
     options = _checked(GivenClasses, options)
     gathered = _gather(tasks, limit)
@@ -99,8 +99,8 @@ def classification_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT
 def labelled_examples(x: Any, labels: Any, **options: Any) -> GivenClasses:
     """Classification data from examples x (N, D) or (N, C, H, W) and their labels (N,): any classes may meet in a task.
 
-    Where they are not among the options, `way` is what each split has, up to 5, and `query` what every class has, up to
-    15.
+    Where they are not among the options, `way` is what each split has, up to 5, and `shot` and `query` what every class
+    has, up to 1-10 and 15.
     """
     options = _checked(GivenClasses, options)
     examples, names = _examples(x, "x"), _names(labels, "labels")
@@ -141,9 +141,15 @@ def _classes(rows: Rows, way: int, smallest: int, options: dict[str, Any]) -> Gi
     """Classes of `smallest` examples or more, `query` as large as the smallest class allows."""
     if rows.x.ndim not in (2, 4):
         raise FewsureError(f"expected examples of shape (N, D) or (N, C, H, W), but got {rows.x.shape}")
-    query = min(15, max(1, smallest - ends(options.get("shot", 1))[1]))
+    shot = options.get("shot", _shots_of(smallest))
+    sizes = {"way": way, "shot": shot, "query": min(15, max(1, smallest - ends(shot)[1]))}
     kind = GivenImages if rows.x.ndim == 4 else GivenClasses
-    return kind(**({"way": way, "query": query} | options), source=rows)
+    return kind(**(sizes | options), source=rows)
+
+
+def _shots_of(size: int) -> Range:
+    """The range of shots for groups or classes with so many examples, half of which at most are known."""
+    return read_range((1, min(10, max(1, size // 2))))
 
 
 def _checked(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:

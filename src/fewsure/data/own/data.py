@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 
-from fewsure.core.config import LEARNED
+from fewsure.core.config import LEARNED, Range, ends
 from fewsure.data.classification import Classification
 from fewsure.data.episodes import RowTasks
 from fewsure.data.memory import forget, remembered
@@ -18,6 +18,11 @@ from fewsure.data.protocol import Data, pool_on
 from fewsure.data.regression import Regression
 from fewsure.data.scaling import Scale, learn_scale
 from fewsure.errors import FewsureError
+
+SHOTS: Range = (1, 10)
+"""Numbers of support examples that a learner of a user's own data is trained for."""
+ENOUGH = 0.75
+"""The share of groups that must be large enough for the most of a range."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +50,9 @@ class OwnRows(Data):
 
     def prepared(self) -> Self:
         forget()
-        found = replace(self, scale=_read(replace(self, scale=None).with_shot(1))[1])
-        found.pool("train")  # what is too small is refused now
-        return found
+        found: Any = replace(self, scale=_read(replace(self, scale=None).with_shot(1))[1])
+        limited: Self = replace(found, shot=possible_shots(found))
+        return limited
 
     def pool(self, split: Split) -> Pool:
         return _read(self.with_shot(1))[0][split]
@@ -73,12 +78,41 @@ def _read(data: OwnRows) -> tuple[dict[Split, Pool], Scale]:
     return {split: pool_of_rows(where, x[part], unit[part], groups[part]) for split, part in parts.items()}, scale
 
 
+def possible_shots(data: Data) -> Range:
+    """The range of a user's shots up to what their data allow: every split has tasks, most groups are large enough.
+
+    A single number stays as it is, and what is too small for it is refused.
+    """
+    (least, most), smallest = ends(data.shot), data.with_shot(ends(data.shot)[0])
+    smallest.tasks("train", torch.device("cpu"))
+    if least == most:
+        return data.shot
+    counts = [smallest.pool(split).counts for split in SPLITS]
+
+    def is_possible(shot: int) -> bool:
+        if any(float((sizes >= shot + data.query).float().mean()) < ENOUGH for sizes in counts):
+            return False
+        try:
+            for split in SPLITS:
+                data.with_shot(shot).tasks(split, torch.device("cpu"))
+        except FewsureError:
+            return False
+        return True
+
+    most = next((shot for shot in range(most, least, -1) if is_possible(shot)), least)
+    return most if least == most else (least, most)
+
+
 @dataclass(frozen=True)
 class OwnRegression(OwnRows, Regression):
     """Tasks of rows with a number to predict. Inputs and targets are scaled as the training tasks' rows say.
 
     A task with fewer than shot + query rows is left out.
     """
+
+    shot: Range = SHOTS
+    """m⁽ᵗ⁾, support rows of a task. Of a range, each meta-batch in training draws a number, small ones more often
+    (log-uniform); tests have the middle. The most of a range is lowered to what the groups have."""
 
     unit = "tasks"
 
@@ -109,6 +143,13 @@ class OwnClassification(OwnRows, Classification):
     out. Elsewhere any classes may meet, and classes are held out. A class with fewer than shot + query examples is
     left out.
     """
+
+    shot: Range = SHOTS
+    """k, support examples per class. Of a range, each meta-batch in training draws a number, small ones more often
+    (log-uniform); tests have the middle. The most of a range is lowered to what the classes have."""
+    softmax_temperature: float | None = None
+    """The divisor of outputs before the softmax. `none` fits it to validation tasks when training ends, so that
+    predictions are neither too sure nor too unsure on new classes."""
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -10,11 +10,13 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fewsure.core.config import Range
 from fewsure.core.places import data_root
 from fewsure.data.classification import ImageSet
 from fewsure.data.description import DataSet, Item
 from fewsure.data.io.images import decode, is_image
 from fewsure.data.memory import forget
+from fewsure.data.own.data import SHOTS, possible_shots
 from fewsure.data.own.rows import ALIASES, SHARES, Shares, require_shares, split_by_name
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.errors import FewsureError, require
@@ -33,6 +35,12 @@ class Images(ImageSet):
     A class with fewer than shot + query images is left out.
     """
 
+    shot: Range = SHOTS
+    """k, support images per class. Of a range, each meta-batch in training draws a number, small ones more often
+    (log-uniform); tests have the middle. The most of a range is lowered to what the classes have."""
+    softmax_temperature: float | None = None
+    """The divisor of outputs before the softmax. `none` fits it to validation tasks when training ends, so that
+    predictions are neither too sure nor too unsure on new classes."""
     folder: str = "images"
     """The folder; a relative one is looked for here, then in the data root."""
     image_size: int = 84
@@ -61,8 +69,7 @@ class Images(ImageSet):
 
     def prepared(self) -> Self:
         forget()
-        self.pool("train")
-        return self
+        return replace(self, shot=possible_shots(self))
 
     def pool(self, split: Split) -> Pool:
         return self.large_enough(super().pool(split), split)
