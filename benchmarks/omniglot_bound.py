@@ -1,0 +1,126 @@
+"""Theorem 1 for new Omniglot tasks, 5-way 5-shot: the error of a classifier that is drawn from a finite posterior.
+
+    FEWSURE_DATA=FOLDER .venv/bin/python benchmarks/omniglot_bound.py RUN [--tasks N] [--results FILE]
+
+RUN is a run of SImPa-latent on Omniglot (`benchmarks/omniglot_latent.py`), whose embedding is taken as it is. Each of M
+heads has the means of five random training classes. A task's posterior weighs heads and numberings of their cells
+(`fewsure.posteriors.finite`). The number of heads is chosen on validation tasks.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fewsure.core import streams
+from fewsure.core.devices import precision
+from fewsure.core.vectorise import take
+from fewsure.evaluation.metrics.summary import mean_over_tasks
+from fewsure.posteriors.finite import gibbs_posterior, numbered_errors
+from fewsure.theory.pac_bayes import theorem_1
+from fewsure.training.experiment import Experiment
+from fewsure.training.runs import Run
+from fewsure.types import Parts
+from fewsure.version import __version__
+
+DEVICE = torch.device("cpu")
+WAY, SHOT = 5, 5
+DELTA = 0.05
+HEADS = (512, 2048, 8192)
+STRENGTHS = (8.0, 12.0, 18.0, 25.0, 35.0, 50.0)
+"""λ m that are tried on each task. The theorem holds for all posteriors at once, so the best costs nothing."""
+VALIDATION_TASKS = 100
+
+
+def embedded(experiment: Experiment, meta: Parts, images: Tensor) -> Tensor:
+    """Images in the run's embedding, each with mean 0 and variance 1 over its numbers."""
+    network = experiment.model.network.with_outputs(experiment.algorithm.embedding)
+    with torch.no_grad(), precision(experiment.training.precision):
+        found = [network(meta["embedding"], part) for part in images.split(500)]
+    return functional.layer_norm(torch.cat(found), found[0].shape[-1:])
+
+
+def heads(experiment: Experiment, meta: Parts, count: int, seed: int) -> Tensor:
+    """(M, 5, f): the means of five training classes each."""
+    pool = experiment.data.pool("train")
+    images = embedded(experiment, meta, pool.examples.float() / 255)
+    means = torch.stack([part.mean(0) for part in images.split(pool.counts.tolist())])
+    means = functional.layer_norm(means, means.shape[-1:])
+    keys = torch.rand(count, len(means), generator=streams.generator(seed, "heads"))
+    return means[keys.argsort(-1)[:, :WAY]]
+
+
+def bounds(experiment: Experiment, meta: Parts, prior: Tensor, stream: str, tasks: int, seed: int) -> dict[str, Any]:
+    """The bounds of new tasks, with the terms behind them and the error on query examples."""
+    sampler = experiment.data.with_shot(SHOT).tasks(stream, DEVICE)
+    drawn, _ = sampler.sample(tasks, streams.generator(seed, stream, "finite"))
+    rows = []
+    for number in range(tasks):
+        task = take(drawn, number)
+        known, unknown = (
+            numbered_errors(torch.einsum("mkf,nf->mnk", prior, embedded(experiment, meta, x)).argmax(-1), y, WAY)
+            for x, y in (task.support, task.query)
+        )
+        found = []
+        for strength in STRENGTHS:
+            posterior = gibbs_posterior(known, strength)
+            loss, kl = posterior.mean(known), posterior.kl
+            total = theorem_1(loss.double(), kl.double(), examples=len(task.support.y), epsilon=DELTA, form="kl").total
+            found.append(torch.stack([total, loss.double(), kl.double(), posterior.mean(unknown).double()]))
+        rows.append(min(found, key=lambda row: float(row[0])))
+    bound, loss, kl, risk = torch.stack(rows).unbind(-1)
+    scores = {"bound": bound, "support_error": loss, "kl": kl, "query_error": risk}
+    means = {name: mean_over_tasks(values) for name, values in scores.items()}
+    return {
+        "heads": len(prior),
+        "stream": stream,
+        "tasks": tasks,
+        **means,
+        "above": float((risk > bound).double().mean()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--tasks", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    began = time.process_time()
+    run = Run.open(arguments.run)
+    experiment, meta = run.experiment, run.load(DEVICE).meta
+    tried = []
+    for count in HEADS:
+        prior = heads(experiment, meta, count, arguments.seed)
+        tried.append(bounds(experiment, meta, prior, "validation", VALIDATION_TASKS, arguments.seed))
+        print(f"validation: {count:,} heads, bound {tried[-1]['bound']['mean']:.4f}", flush=True)
+    best = min(tried, key=lambda found: found["bound"]["mean"])["heads"]
+    prior = heads(experiment, meta, best, arguments.seed)
+    found = bounds(experiment, meta, prior, "test", arguments.tasks, arguments.seed)
+    print(json.dumps(found))
+    record = {
+        **found,
+        "validation": tried,
+        "way": WAY,
+        "shot": SHOT,
+        "delta": DELTA,
+        "form": "kl",
+        "seed": arguments.seed,
+        "version": __version__,
+        "device": "cpu",
+        "cpu_seconds": round(time.process_time() - began, 1),
+        "data_checksum": experiment.data.checksum("test"),
+    }
+    if arguments.results is not None:
+        arguments.results.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
