@@ -7,11 +7,13 @@ from fewsure.algorithms.bmaml import Bmaml
 from fewsure.algorithms.cnp import Cnp
 from fewsure.algorithms.gp import Gp
 from fewsure.algorithms.linear import Mean, Mixed, Ridge
+from fewsure.algorithms.logistic import Logistic
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.platipus import Platipus
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
 from fewsure.algorithms.simpa_latent import SimpaLatent
+from fewsure.algorithms.simpleshot import SimpleShot
 from fewsure.algorithms.tnp import Tnp
 from fewsure.algorithms.vampire import Vampire
 
@@ -30,6 +32,8 @@ ALGORITHMS: dict[str, type[Any]] = {
     "mixed": Mixed,
     "ridge": Ridge,
     "mean": Mean,
+    "simpleshot": SimpleShot,
+    "logistic": Logistic,
 }
 """Name on the command line → the dataclass of hyper-parameters that is the method."""
 
@@ -39,6 +43,7 @@ __all__ = [
     "Bmaml",
     "Cnp",
     "Gp",
+    "Logistic",
     "Maml",
     "Mean",
     "Mixed",
@@ -47,6 +52,7 @@ __all__ = [
     "Ridge",
     "Simpa",
     "SimpaLatent",
+    "SimpleShot",
     "Tnp",
     "Vampire",
 ]

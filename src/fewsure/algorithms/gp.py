@@ -20,8 +20,9 @@ from torch import Tensor
 
 from fewsure.algorithms.linear import REGRESSION, with_intercept
 from fewsure.algorithms.parts import linear_gaussian
-from fewsure.algorithms.parts.group_evidence import Whitened, fit_evidence, stack_groups, whitened_rows
+from fewsure.algorithms.parts.group_evidence import Whitened, fit_evidence, whitened_rows
 from fewsure.algorithms.parts.kernels import Kernel, covariance, init_kernels, variances
+from fewsure.core.vectorise import stack_components
 from fewsure.errors import require, require_known
 from fewsure.types import Algorithm, Batch, Draw, Info, Kind, Mixture, Model, Noise, Parts, Stage, Task
 
@@ -80,7 +81,7 @@ class Gp(Algorithm):
             return whitened_rows(covariance(self.kernels, logarithms["kernel"], x), noise_std, columns, y, known)
 
         start = {name: meta[name] for name in ("kernel", "noise")}
-        mean, found = fit_evidence(whiten, stack_groups(padded), start, restricted=True)
+        mean, found = fit_evidence(whiten, stack_components(padded), start, restricted=True)
         return meta | {"mean": mean} | found
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:

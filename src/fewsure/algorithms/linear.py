@@ -21,14 +21,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from fewsure.algorithms.parts import linear_gaussian
+from fewsure.algorithms.parts.class_tasks import fit_to_tasks
 from fewsure.algorithms.parts.group_evidence import (
     Statistics,
     Whitened,
     fit_evidence,
-    stack_groups,
     statistics,
     whitened_statistics,
 )
+from fewsure.core.vectorise import stack_components
 from fewsure.types import Algorithm, Batch, Draw, Info, Kind, Mixture, Model, Noise, Parts, Stage, Task
 
 REGRESSION: frozenset[Kind] = frozenset({"regression"})
@@ -71,7 +72,9 @@ class LinearModel(Algorithm):
         return {"prior": prior, "noise": {"log_std": torch.zeros(())}}
 
     def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
-        whole = stack_groups([statistics(self.features(meta, model, group.x), group.y.double()) for group in groups])
+        whole = stack_components(
+            [statistics(self.features(meta, model, group.x), group.y.double()) for group in groups]
+        )
         means = len(meta["prior"]["mean"])
 
         def whiten(group: Statistics, logarithms: Parts) -> Whitened:
@@ -178,22 +181,73 @@ class Mixed(LinearModel):
 
 @dataclass(frozen=True)
 class Ridge(LinearModel):
-    """Ridge regression on a task's known rows, with a penalty from the training groups.
+    """Ridge regression on a task's known examples, with a penalty that is learned.
 
-    As a Bayesian linear model it knows how sure it is.
+    For numbers it is a Bayesian linear model, which knows how sure it is. Classes are regressed on as indicators, and
+    the softmax of a learned multiple gives their probabilities; the number of classes may differ between tasks. With
+    learned features it is R2-D2 (Bertinetto et al., 2019).
     """
 
+    kinds: ClassVar[frozenset[Kind]] = frozenset({"regression", "classification"})
+    any_way: ClassVar[bool] = True
+
+    learn_features: bool = False
+    """Regress on features: the base network without its last layer, trained by updates. Off, on inputs."""
+
+    def init(self, model: Model, generator: torch.Generator) -> Parts:
+        embedding = {"embedding": model.network.embedding.init(generator)} if self.learn_features else {}
+        if model.kind == "regression":
+            return embedding | super().init(model, generator)
+        slopes = -0.5 * math.log(self.weights(model))  # so that φ(x)·w has a spread of about 1
+        return embedding | {"prior": {"log_std": torch.tensor([0.0, slopes])}, "logits": {"log_scale": torch.ones(())}}
+
+    def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
+        if self.learn_features:
+            return meta
+        if model.kind == "classification":
+            return fit_to_tasks(self, meta, ["prior", "logits"], model, groups, generator)
+        return super().fit(meta, model, groups, generator)
+
+    def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
+        if model.kind == "regression":
+            return super().adapt(meta, model, support, noise)
+        features = self.features(meta, model, support.x)
+        indicators = functional.one_hot(support.y, model.outputs).to(features) - 1 / model.outputs
+        std = self.std(meta["prior"]["log_std"].double().exp(), features.shape[1])
+        nothing, one = (make(()).to(features) for make in (torch.zeros, torch.ones))
+        mean = linear_gaussian.condition_mean(features, indicators, nothing.expand(features.shape[1], 1), std, one)
+        return self._kept(meta) | {"logits": {"weights": meta["logits"]["log_scale"].double().exp() * mean}}
+
+    def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
+        """The evidence of numbers; of classes, the cross-entropy of the query set."""
+        if model.kind == "regression":
+            return super().loss(meta, model, task, noise, stage)
+        (logits,) = self.predict(self.adapt(meta, model, task.support, noise), model, task.query.x, noise)
+        loss = model.loss(logits, task.query.y).mean()
+        return loss, {"loss": loss, "scale": meta["logits"]["log_scale"].exp()}
+
+    def prediction_noise(self, model: Model, samples: int, support: int) -> Mapping[str, Draw]:
+        return super().prediction_noise(model, samples, support) if model.kind == "regression" else {}
+
+    def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
+        if model.kind == "regression":
+            return super().predict(posterior, model, x, noise)
+        return (self.features(posterior, model, x) @ posterior["logits"]["weights"]).unsqueeze(0).to(x.dtype)
+
     def features(self, parts: Parts, model: Model, x: Tensor) -> Tensor:
-        return with_intercept(x)
+        return with_intercept(model.network.embedding(parts["embedding"], x) if self.learn_features else x)
 
     def weights(self, model: Model) -> int:
-        return 1 + math.prod(model.network.inputs)
+        return 1 + (model.network.width if self.learn_features else math.prod(model.network.inputs))
 
     def learned(self, model: Model) -> tuple[int, int]:
         return 1, 2
 
     def std(self, learned: Tensor, weights: int) -> Tensor:
         return torch.cat([learned[:1], learned[1:].expand(weights - 1)])
+
+    def _kept(self, meta: Parts) -> Parts:
+        return {"embedding": meta["embedding"]} if self.learn_features else {}
 
 
 def with_intercept(x: Tensor) -> Tensor:

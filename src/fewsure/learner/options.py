@@ -18,6 +18,8 @@ Method = Literal[
     "mixed",
     "ridge",
     "mean",
+    "simpleshot",
+    "logistic",
 ]
 
 
@@ -69,6 +71,7 @@ class Options(TypedDict, total=False):
     inner_steps: int
     input_scale: float
     intercept: Sequence[float]
+    keep_best: int
     kernels: Sequence[str]
     kl: Literal["moment", "moment+critic", "critic", "semi-implicit", "none"]
     kl_samples: int
@@ -90,6 +93,7 @@ class Options(TypedDict, total=False):
     objective: Literal["predictive", "theorem-1"]
     optimiser: Literal["adam", "adamw", "muon", "sgd"]
     particles: int
+    patience: int
     phase: Sequence[float]
     precision: Literal["tf32", "float32", "bf16"]
     prior_lr: float
@@ -110,6 +114,7 @@ class Options(TypedDict, total=False):
     slope: Sequence[float]
     slopes: bool
     softmax_temperature: float | None
+    solver_steps: int
     split_column: str | None
     strided: bool
     target: str

@@ -46,6 +46,8 @@ NAMES = {
     "mixed": "mixed model",
     "ridge": "ridge",
     "mean": "mean",
+    "simpleshot": "SimpleShot",
+    "logistic": "logistic",
 }
 """Names that are no abbreviations."""
 SPARE_COLOURS = (GREEN, PURPLE, SKY, ORANGE, BLUE, VERMILLION, *DARKER)

@@ -5,7 +5,7 @@ scales and noise. β is the generalised least squares estimate for these: the ev
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,9 @@ LOG_BOUNDS = (math.log(1e-4), math.log(1e4))
 """Logarithms of standard deviations and length scales stay within these, where data say nothing of them."""
 JITTER = 1e-10
 """By which columns that are sums of others are told apart, relative to the mean square of all columns."""
+
+TOLERANCE = 1e-7
+"""L-BFGS ends where a step gains less, in nats per row."""
 
 
 class Statistics(NamedTuple):
@@ -132,11 +135,6 @@ def minimise(loss: Callable[[Parts], Tensor], start: Parts, *, steps: int = 200)
         jac=True,
         method="L-BFGS-B",
         bounds=[LOG_BOUNDS] * len(flat),
-        options={"maxiter": steps},
+        options={"maxiter": steps, "ftol": TOLERANCE},
     )
     return parts(torch.from_numpy(found.x).to(flat.device))
-
-
-def stack_groups(groups: Sequence[Any]) -> Any:
-    """Trees of single groups as one with a leading dimension of groups."""
-    return pytree.tree_map(lambda *leaves: torch.stack(leaves), *groups)

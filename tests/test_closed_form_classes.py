@@ -1,0 +1,141 @@
+"""`simpleshot`, `logistic` and `ridge` on classes: by hand, and against scikit-learn."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fewsure import Learner
+from fewsure.algorithms.linear import Ridge
+from fewsure.algorithms.logistic import Logistic
+from fewsure.algorithms.simpleshot import SimpleShot
+from fewsure.core import streams
+from fewsure.networks.losses import classification
+from fewsure.networks.mlp import Mlp
+from fewsure.types import Algorithm, Batch, Parts, Stage, Task
+
+from .helpers import assert_gradient_equals_finite_differences, assert_vectorised_equals_loop
+
+INPUTS, WAY = 4, 3
+MODEL = classification(Mlp((INPUTS, 5, WAY)), WAY)
+METHODS: dict[str, Algorithm] = {
+    "simpleshot": SimpleShot(),
+    "logistic": Logistic(),
+    "ridge": Ridge(),
+    "ridge-deep": Ridge(learn_features=True),
+}
+
+
+def classes(count: int = 8, each: int = 9, seed: int = 0) -> list[Batch]:
+    """Gaussian clouds around centres that are far from 0."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = 5 + 2 * torch.randn(count, 1, INPUTS, generator=generator)
+    x = centres + torch.randn(count, each, INPUTS, generator=generator)
+    return [Batch(of_class, torch.full((each,), number)) for number, of_class in enumerate(x)]
+
+
+def task(shot: int = 3, seed: int = 1) -> Task:
+    three = classes(WAY, seed=seed)
+
+    def part(which: slice) -> Batch:
+        x = [batch.x[which] for batch in three]
+        return Batch(torch.cat(x), torch.arange(WAY).repeat_interleave(len(x[0])))
+
+    return Task(part(slice(shot)), part(slice(shot, None)))
+
+
+def logits(algorithm: Algorithm, meta: Parts, on: Task) -> Tensor:
+    found = algorithm.predict(algorithm.adapt(meta, MODEL, on.support, {}), MODEL, on.query.x, {})
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", METHODS)
+def test_vectorised_equals_loop_and_gradients_equal_finite_differences(name: str) -> None:
+    meta = METHODS[name].init(MODEL, torch.Generator().manual_seed(0))
+    two = Task(*(Batch(*(torch.stack([part, part.flip(0)]) for part in batch)) for batch in task()[:2]))
+    batch = (meta, two, {}, {}, Stage(torch.tensor(0), 2, 0))
+    assert_vectorised_equals_loop(METHODS[name], MODEL, batch)
+    assert_gradient_equals_finite_differences(METHODS[name], MODEL, batch, absolute=1e-8)
+
+
+@pytest.mark.usefixtures("float64")
+def test_simpleshot_is_the_nearest_mean_of_centred_inputs_of_length_1() -> None:
+    on = classes()
+    meta = SimpleShot().fit(SimpleShot().init(MODEL, torch.Generator()), MODEL, on, streams.generator(0, "fit"))
+    centre = np.mean(np.concatenate([batch.x.numpy() for batch in on]), 0)
+    np.testing.assert_allclose(meta["centre"]["mean"], centre)
+
+    def feature(x: np.ndarray) -> np.ndarray:
+        return (x - centre) / np.linalg.norm(x - centre, axis=1, keepdims=True)
+
+    one = task()
+    means = np.stack([feature(one.support.x.numpy())[one.support.y == label].mean(0) for label in range(WAY)])
+    distances = ((feature(one.query.x.numpy())[:, None] - means) ** 2).sum(-1)
+    scale = float(meta["logits"]["log_scale"].exp())
+    np.testing.assert_allclose(logits(SimpleShot(), meta, one), -scale * distances)
+
+
+@pytest.mark.usefixtures("float64")
+def test_logistic_regression_is_that_of_scikit_learn() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    one, std = task(), 0.4
+    features = np.hstack([np.ones((len(one.support.x), 1)), one.support.x.numpy()])
+    reference = LogisticRegression(C=std**2, fit_intercept=False, tol=1e-10, max_iter=10_000)
+    reference.fit(features, one.support.y.numpy())
+    at = np.hstack([np.ones((len(one.query.x), 1)), one.query.x.numpy()])
+    found = logits(Logistic(solver_steps=5000), {"prior": {"log_std": torch.tensor(std).log()}}, one)
+    np.testing.assert_allclose(found.softmax(-1), reference.predict_proba(at), atol=1e-6)
+    usual = logits(Logistic(), {"prior": {"log_std": torch.tensor(std).log()}}, one)
+    np.testing.assert_allclose(usual.softmax(-1), reference.predict_proba(at), atol=0.02)
+
+
+@pytest.mark.usefixtures("float64")
+def test_ridge_is_that_of_scikit_learn_on_indicators() -> None:
+    from sklearn.linear_model import Ridge as Reference
+
+    one, slope, scale = task(), 0.5, 3.0
+    features = np.hstack([np.ones((len(one.support.x), 1)), one.support.x.numpy()])
+    reference = Reference(alpha=slope**-2, fit_intercept=False).fit(features, np.eye(WAY)[one.support.y] - 1 / WAY)
+    at = np.hstack([np.ones((len(one.query.x), 1)), one.query.x.numpy()])
+    meta = {
+        "prior": {"log_std": torch.tensor([slope, slope]).log()},
+        "logits": {"log_scale": torch.tensor(scale).log()},
+    }
+    np.testing.assert_allclose(logits(Ridge(), meta, one), scale * reference.predict(at), rtol=1e-6)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", ["simpleshot", "logistic", "ridge"])
+def test_fit_finds_numbers_that_solve_new_tasks_better_than_the_first_ones(name: str) -> None:
+    algorithm = METHODS[name]
+    first = algorithm.init(MODEL, torch.Generator().manual_seed(0))
+    fitted = algorithm.fit(first, MODEL, classes(60), streams.generator(0, "fit"))
+
+    def loss(meta: Parts) -> float:
+        stage = Stage(torch.tensor(0), 1, 0)
+        return sum(float(algorithm.loss(meta, MODEL, task(3, seed), {}, stage)[0]) for seed in range(100, 130)) / 30
+
+    assert loss(fitted) < loss(first)
+
+
+@pytest.mark.parametrize("name", ["simpleshot", "logistic", "ridge"])
+def test_it_is_trained_without_updates_certified_and_takes_any_way(name: str, tmp_path: Path) -> None:
+    data = {f"class {number}": batch.x.numpy() for number, batch in enumerate(classes(30))}
+    learner = Learner(name, data, shot=2, query=4, way=3, device="cpu").train(quiet=True)
+    assert learner.experiment.training.updates == 0
+    learner.certify(unit="tasks", quiet=True)
+    one = task(2)
+    adapted = learner.adapt(one.support.x.numpy(), one.support.y.numpy())
+    p = adapted.predict(one.query.x.numpy())
+    assert (p.probabilities.argmax(1) == one.query.y.numpy()).mean() > 0.6
+    adapted.save(tmp_path / "task")
+    again = learner.load_adapted(tmp_path / "task").predict(one.query.x.numpy())
+    np.testing.assert_array_equal(p.probabilities, again.probabilities)
+    kept = one.support.y < 2
+    two = learner.adapt(one.support.x[kept].numpy(), one.support.y[kept].numpy()).predict(one.query.x.numpy())
+    assert two.probabilities.shape[1] == 2
