@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fewsure.algorithms.parts.cutting import cut
+from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa_latent import SimpaLatent
 from fewsure.cli.main import main
 from fewsure.core import streams
@@ -28,14 +29,8 @@ WAY, SHOT, QUERY = 3, 2, 4
 
 
 def small(**options: object) -> SimpaLatent:
-    settings = {
-        "latent": 3,
-        "embedding": 5,
-        "encoder_width": 8,
-        "encoder_layers": 1,
-        "train_samples": 3,
-        "refinements": 1,
-    }
+    settings = {"latent": 3, "embedding": 5, "encoder_width": 8, "encoder_layers": 1, "train_samples": 3}
+    settings |= {"refinements": 1, "prototype_weight": 0.0}
     return SimpaLatent(**(settings | options))  # type: ignore[arg-type]
 
 
@@ -65,7 +60,9 @@ def problem(method: SimpaLatent, model: Model, shape: tuple[int, ...] = (4,)) ->
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("options", [{}, {"refinements": 0}, {"cuts": 4, "cut_way": 2, "kl_weight_spread": 3.0}])
+@pytest.mark.parametrize(
+    "options", [{}, {"refinements": 0, "prototype_weight": 0.5}, {"cuts": 4, "cut_way": 2, "kl_weight_spread": 3.0}]
+)
 def test_vectorised_equals_loop_and_the_meta_gradient_equals_finite_differences(options: dict) -> None:
     method, model = small(**options), model_of()
     assert_vectorised_equals_loop(method, model, problem(method, model))
@@ -179,7 +176,7 @@ def test_a_cut_task_has_the_examples_of_its_classes_and_no_others() -> None:
 @pytest.mark.usefixtures("float64")
 def test_cut_whole_with_one_cut_the_loss_is_that_of_the_task_itself() -> None:
     model, task = model_of(), one(batches(1))
-    whole, parts = small(), small(cuts=1, cut_way=WAY, prototype_weight=0.0)
+    whole, parts = small(), small(cuts=1, cut_way=WAY)
     meta = whole.init(model, streams.generator(0, "init"))
     z = torch.randn(3, WAY, 3, generator=streams.generator(0, "z"))
     in_order = torch.arange(SHOT + QUERY).double().expand(1, WAY, -1)
@@ -188,6 +185,17 @@ def test_cut_whole_with_one_cut_the_loss_is_that_of_the_task_itself() -> None:
     expected, _ = whole.loss(meta, model, task, {"z": z}, stage)
     found, _ = parts.loss(meta, model, task, {"z": z.unsqueeze(0), **keys}, stage)
     torch.testing.assert_close(found, expected)
+
+
+def test_the_prototypes_add_the_loss_of_protonet_in_the_same_embedding() -> None:
+    model, task = model_of(), one(batches(1))
+    alone, beside = small(), small(prototype_weight=0.5)
+    meta = alone.init(model, streams.generator(0, "init"))
+    noise, stage = {"z": torch.zeros(3, WAY, 3)}, Stage(torch.tensor(0), 1)
+    embedding = classification(Mlp((4, 6, 5, 5, 1)), WAY)  # the network of the embedding, below a head that goes
+    expected, _ = ProtoNet().loss({"embedding": meta["embedding"]}, embedding, task, {}, stage)
+    more = beside.loss(meta, model, task, noise, stage)[0] - alone.loss(meta, model, task, noise, stage)[0]
+    torch.testing.assert_close(more, 0.5 * expected)
 
 
 def test_the_encoder_is_told_the_weight_of_the_kl() -> None:

@@ -19,6 +19,7 @@ the objective was. An encoder may see all of them: the theorem holds for every q
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import ClassVar, Literal
 
@@ -93,8 +94,8 @@ class SimpaLatent(Algorithm):
     cut_way: int = 5
     """Classes of the tasks that training tasks are cut into, which have at least as many."""
     prototype_weight: float = 1.0
-    """With cuts, the weight in training of the loss of prototypical networks on the whole task, which teaches the
-    embedding faster."""
+    """For classification, the weight in training of the loss of prototypical networks on the whole task, which teaches
+    the embedding faster."""
     input_scale: float = 1.0
     """For regression, the divisor of inputs; 1 for inputs of unit spread, as in tables."""
     target_scale: float = 1.0
@@ -161,18 +162,22 @@ class SimpaLatent(Algorithm):
         decoder = self._decoder(model)
         support, query = (Batch(decoder.embed(meta, batch.x), batch.y) for batch in (task.support, task.query))
         task = Task(support, query)
-        if not self.cuts:
-            return self._loss(meta, model, task, noise, stage)
-
-        def of_cut(task_and_noise: tuple[Task, Noise], meta: Parts) -> tuple[Tensor, Info]:
-            return self._loss(meta, self._cut_model(model), *task_and_noise, stage)
-
-        cuts = cut(task, noise["cut_classes"], noise["cut_examples"])
-        losses, info = for_each(of_cut)((cuts, noise), meta)
+        if self.cuts:
+            cuts = cut(task, noise["cut_classes"], noise["cut_examples"])
+            losses, infos = for_each(partial(self._loss_of_cut, self._cut_model(model), stage))((cuts, noise), meta)
+            loss, info = losses.mean(), {name: value.mean() for name, value in infos.items()}
+        else:
+            loss, info = self._loss(meta, model, task, noise, stage)
+        if model.kind == "regression" or self.prototype_weight == 0:
+            return loss, info
         means = class_means(support.x, support.y, model.outputs)
         prototypes = model.loss(prototype_logits(query.x, means), query.y).mean()
-        info = {name: value.mean() for name, value in info.items()} | {"prototype_loss": prototypes}
-        return losses.mean() + self.prototype_weight * prototypes, info
+        return loss + self.prototype_weight * prototypes, info | {"prototype_loss": prototypes}
+
+    def _loss_of_cut(
+        self, model: Model, stage: Stage, task_and_noise: tuple[Task, Noise], meta: Parts
+    ) -> tuple[Tensor, Info]:
+        return self._loss(meta, model, *task_and_noise, stage)
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         decoder, q = self._decoder(model), Latent(**posterior["latent"])
