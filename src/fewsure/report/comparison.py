@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fewsure.report.drawing import PAPER, QUIET, WIDTH, Drawing, legend_below, legend_height, plain, tidy
+from fewsure.report.evaluation_tables import baseline_results
 from fewsure.report.reference import Result, printed_once
-from fewsure.report.styles import RunStyle
+from fewsure.report.styles import GREY, RunStyle
 
 EASY = 0.9
 """If every accuracy is above this, bars show errors, since bars of accuracies would look alike."""
@@ -31,6 +32,9 @@ def comparison_drawings(
         if any(row.is_paper for row in shown):
             note = f"The paper's printed values are {drawn}; where there are none, the paper has none."
         caption = f"{title}: {says}, as in the paper's Figure {3 if classifies else 2}. {note}"
+        if "grouped_by" in results[0]:
+            baselines = " Grey bars are baselines, which need no meta-training." if len(shown) > len(results) else ""
+            caption = f"{title}: {says}.{baselines}"
         made = Drawing(f"{panel}_{name}", caption, height)
         return made.figure.add_subplot(), made
 
@@ -86,6 +90,7 @@ class _Bars(NamedTuple):
     kinds: tuple[_Kind, ...]
 
 
+MAE = _Bars("Error (lower is better)", "mean absolute error (unit of the target)", (_Kind("mae", "{:.3g}"),))
 MSE = _Bars("Error (lower is better)", "mean squared error (unit of y, squared)", (_Kind("mse", "{:.2f}"),))
 ACCURACY = _Bars("Accuracy (higher is better)", "share of query points that are right", (_Kind("accuracy", "{:.4f}"),))
 WRONG = _Bars("Error (lower is better)", "share of query points that are wrong", (_Kind("error", "{:.4f}"),))
@@ -124,19 +129,20 @@ class _Row(NamedTuple):
 
 
 def _rows(results: Sequence[Result], styles: Sequence[RunStyle]) -> list[_Row]:
-    """Each of our rows before the paper's."""
+    """Each of our rows before the paper's, and the baselines last."""
     rows = []
     for result, style, printed in zip(results, styles, printed_once(results), strict=True):
         rows.append(_row(result, style.label, style.colour, style.owner, is_paper=False))
         if printed is not None:
             owner = f"{style.owner} {PAPER}".strip()
             rows.append(_row(printed, printed["label"], style.colour, owner, is_paper=True))
-    return rows
+    baselines = (_row(row, row["label"], GREY, "baseline", is_paper=False) for row in baseline_results(results))
+    return [*rows, *baselines]
 
 
 def _row(result: Result, label: str, colour: str, owner: str, *, is_paper: bool) -> _Row:
     values = {}
-    for name in {"mse", "accuracy"} & result.keys():
+    for name in {"mse", "mae", "accuracy"} & result.keys():
         mean, reach = result[name]["mean"], result[name].get("ci95")
         values[name] = _Value(mean) if reach is None else _Value(mean, mean - reach, mean + reach)
     if "accuracy" in values:
@@ -152,7 +158,7 @@ def _row(result: Result, label: str, colour: str, owner: str, *, is_paper: bool)
 
 def _scores(rows: Sequence[_Row], classifies: bool) -> _Bars:
     if not classifies:
-        return MSE
+        return MAE if "mae" in rows[0].values else MSE
     return WRONG if all(row.values["accuracy"].value > EASY for row in rows if "accuracy" in row.values) else ACCURACY
 
 

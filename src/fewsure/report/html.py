@@ -20,6 +20,7 @@ from fewsure.report.evaluation_tables import (
     groups_of,
     mean_cell,
     noise_results,
+    unit_cell,
 )
 from fewsure.report.runs import Problem, ReportedRun
 from fewsure.report.styles import display_name, setting
@@ -114,6 +115,14 @@ def summary(run: ReportedRun) -> str:
     label, method = run.style.label, display_name(result["algorithm"])
     name = label if label == method else f"{label} ({method})"
 
+    tasks = f"{result['tasks']:,} unseen tasks ({setting(result)})"
+    tasks += f" of {groups_of(result)}" if "groups" in result else ""
+    if "mae" in result:
+        return (
+            f"{name} has a mean absolute error of {unit_cell(result['mae'])} on {tasks}, after {progress}. Its 90 % "
+            f"intervals hold {result['coverage_90']['mean']:.0%} of the values, and are "
+            f"{unit_cell({'mean': result['width_90']['mean']})} wide on average."
+        )
     if "accuracy" in result:
         accuracy = result["accuracy"]
         score = f"an accuracy of {accuracy['mean']:.2%}"
@@ -126,8 +135,6 @@ def summary(run: ReportedRun) -> str:
         surety = "" if result["samples"] > 1 else "; being a point estimate, it cannot say how sure it is"
     ece = f"an expected calibration error of {result['ece']:.4f}"
     ece += f" (paper: {printed['ece']:.4f})" if "ece" in printed else ""
-    tasks = f"{result['tasks']:,} unseen tasks ({setting(result)})"
-    tasks += f" of {groups_of(result)}" if "groups" in result else ""
     return f"{name} has {score} and {ece} on {tasks}, after {progress}{surety}."
 
 

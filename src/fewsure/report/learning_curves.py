@@ -11,6 +11,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodF
 from fewsure.report.drawing import QUIET, Drawing, legend_below, legend_height, run_handles, tidy
 from fewsure.report.styles import RunStyle
 
+SCALED = ("loss", "bound", "gradient")
+"""Panels whose numbers depend on the unit of the target."""
 MOST_POINTS = 300
 """The points of a drawn curve; its CSV file has all points that were logged."""
 
@@ -83,16 +85,22 @@ PANELS = (
 )
 
 
-def learning_curves_drawings(name: str, title: str, runs: Sequence[tuple[RunStyle, Logged]]) -> list[Drawing]:
-    """Loss, terms of the bound, KL and gradient norm against updates; a panel that no run has logged is left out."""
+def learning_curves_drawings(
+    name: str, title: str, runs: Sequence[tuple[RunStyle, Logged]], *, scaled: bool = False
+) -> list[Drawing]:
+    """Loss, terms of the bound, KL and gradient norm against updates; a panel that no run has logged is left out.
+
+    `scaled` says that training sees the targets at a spread of 1.
+    """
     drawings = []
     estimated = any("bound" in line for _, lines in runs for line in lines)
     for panel in PANELS:
         logged = [(style, lines) for style, lines in runs if any(panel.points(lines, name) for name in panel.curves)]
         if logged:
+            unit = " Training sees targets at a spread of 1." if scaled and panel.name in SCALED else ""
             caption = (
                 f"{title}: {panel.title} over training, as logged; each point is a mean over the updates since the "
-                f"last one.{panel.note if estimated else ''}"
+                f"last one.{panel.note if estimated else ''}{unit}"
             )
             height = 3.4 + legend_height(len(logged) + len(panel.curves), 3)
             drawing = Drawing(f"training_{panel.name}_{name}", caption, height)

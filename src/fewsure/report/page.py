@@ -19,6 +19,7 @@ from fewsure.report.drawing import Drawing, figure_png, svg_file
 from fewsure.report.gallery import Classified, gallery_drawings
 from fewsure.report.html import Report, Section, report_html
 from fewsure.report.learning_curves import learning_curves_drawings
+from fewsure.report.own_data import ByShot, by_shot, by_shot_drawing, coverage_drawing, groups_drawing, predict_groups
 from fewsure.report.predictions import Predicted, predictions_drawings
 from fewsure.report.runs import Problem, ReportedRun, noted, read_runs
 from fewsure.report.significance import best_and_tied
@@ -81,7 +82,11 @@ def _section(title: str, runs: Sequence[ReportedRun], seed: int, problems: list[
     name = re.sub(r"\W+", "_", title)
     results, styles = [run.result for run in runs], [run.style for run in runs]
     figures = [*comparison_drawings(name, title, results, styles), *_predictions(runs, name, title, seed, problems)]
-    training = learning_curves_drawings(name, title, [(run.style, run.metrics) for run in runs])
+    if "grouped_by" in results[0]:
+        figures += _own_data(runs, name, title, seed, problems)
+    training = learning_curves_drawings(
+        name, title, [(run.style, run.metrics) for run in runs], scaled="mae" in results[0]
+    )
     return Section(title, runs, _best(runs), figures, training)
 
 
@@ -109,6 +114,21 @@ def _predictions(
                 classified.append((run.style, predict_unseen_images(experiment, meta, seed=seed)))
     drawings = predictions_drawings(name, title, predicted)
     return drawings + (gallery_drawings(name, title, classified) if classified else [])
+
+
+def _own_data(runs: Sequence[ReportedRun], name: str, title: str, seed: int, problems: list[Problem]) -> list[Drawing]:
+    """What a user's own data are asked for beside the scores."""
+    rows = [run for run in runs if len(run.result.get("by_group", [])) > 1]
+    drawings = [coverage_drawing(name, title, [(run.style, run.result) for run in rows])] if rows else []
+    lines: list[ByShot] = []
+    for run in runs:
+        with noted(problems, run.run.folder, "without errors by the number of examples"):
+            lines += [line for line in by_shot(run, seed) if line.label not in {known.label for known in lines}]
+    drawings += [by_shot_drawing(name, title, runs[0].result, lines)] if lines else []
+    for run in rows:
+        with noted(problems, run.run.folder, "without predictions of its groups"):
+            drawings.append(groups_drawing(name, title, run, predict_groups(run, seed)))
+    return drawings
 
 
 def _write_figure(folder: Path, drawing: Drawing) -> list[Path]:
