@@ -9,6 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+import torch
+
+from fewsure.core import streams
+from fewsure.data.sets.sine_line import SineLine
+from fewsure.theory.pac_bayes import theorem_1
 
 SCRIPTS = {script.stem: script for script in sorted((Path(__file__).resolve().parents[1] / "benchmarks").glob("*.py"))}
 
@@ -69,6 +74,38 @@ def test_own_tables_peers_learn_what_groups_have_in_common(name: str) -> None:
         found = script["measured"](method, test, known=5, draws=1)
     assert found["mae"]["mean"] < (0.3 if name == "gpboost" else 0.12)  # ideal: 0.09
     assert found["coverage_90"]["mean"] > 0.75
+
+
+def test_the_expected_loss_of_a_function_is_that_of_many_noisy_labels() -> None:
+    grid, generator = torch.linspace(-5, 5, 101), torch.Generator().manual_seed(0)
+    functions = torch.stack([grid.sin(), 0.2 * grid - 1, 3 + 0 * grid])
+    found = benchmark("latent_bounds")["expected_loss"](functions, grid.cos(), 0.3)
+    x = 10 * torch.rand(400_000, generator=generator) - 5
+    y = x.cos() + 0.3 * torch.randn(len(x), generator=generator)
+    errors = torch.stack([x.sin() - y, 0.2 * x - 1 - y, 3 - y]).square()
+    torch.testing.assert_close(found, (errors / (1 + errors)).mean(1), atol=3e-3, rtol=0)
+
+
+def test_the_oracle_has_the_least_bound_of_all_posteriors_over_its_functions() -> None:
+    script, data = benchmark("latent_bounds"), SineLine(shot=20)
+    tasks, facts = data.sample(1, streams.generator(0, "oracle"))
+    prior = data.functions(2000, streams.generator(1, "oracle"))
+    x, y = (part[0].squeeze(-1) for part in tasks.support)
+    lines = (facts[name][0].squeeze(-1) for name in ("truth", "grid"))
+    found = script["oracle_bound"](prior, x, y, *lines, 0.3, streams.generator(2, "oracle"))
+    error = (prior(x.expand(2000, -1)) - y).square()
+    losses = (error / (1 + error)).mean(1).double()
+
+    def bound(q: torch.Tensor) -> float:
+        kl = torch.xlogy(q, 2000 * q).sum()
+        return float(theorem_1((q * losses).sum(), kl, examples=20, epsilon=0.05, form="kl").total)
+
+    likelihood = (-0.5 * error.double().sum(1) / 0.09).softmax(0)
+    best = torch.zeros(2000, dtype=torch.float64).index_fill(0, losses.argmin(), 1.0)
+    uniform = torch.full((2000,), 1 / 2000, dtype=torch.float64)
+    others = [likelihood, best, uniform, (likelihood + uniform) / 2, (-60 * losses).softmax(0)]
+    assert all(float(found["bound"]) <= bound(q) + 1e-3 for q in others)
+    assert float(found["bound"]) < 1
 
 
 def test_an_interval_of_all_numbers_covers_and_a_point_does_not() -> None:

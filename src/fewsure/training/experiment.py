@@ -211,7 +211,7 @@ def preset_names(data: str) -> list[str]:
     """The presets of a data set.
 
     >>> preset_names("sine-line")
-    ['paper', 'quickstart', 'recommended']
+    ['bounds', 'paper', 'quickstart', 'recommended']
     """
     return sorted(_preset_files(data))
 
