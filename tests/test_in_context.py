@@ -12,11 +12,15 @@ from fewsure.algorithms.cnp import Cnp
 from fewsure.algorithms.parts.in_context import InContext
 from fewsure.algorithms.tnp import Tnp
 from fewsure.core import streams
+from fewsure.data.sets.sine_line import SineLine
 from fewsure.evaluation.metrics.density import log_density
 from fewsure.learner.export import export, write_onnx
 from fewsure.networks.conv4 import Conv4
 from fewsure.networks.losses import classification, regression
-from fewsure.networks.mlp import Mlp
+from fewsure.networks.mlp import Mlp, MlpOptions
+from fewsure.training.experiment import Experiment, Training
+from fewsure.training.loop import train
+from fewsure.training.runs import Run
 from fewsure.types import Batch, Mixture, Model, Noise, Parts, Stage, Task
 
 from .helpers import DATA, assert_gradient_equals_finite_differences, assert_vectorised_equals_loop, meta_batch
@@ -167,6 +171,20 @@ def test_images_are_embedded_by_the_base_network(name: str) -> None:
     known = Batch(torch.rand(6, 1, 16, 16, generator=generator), torch.arange(3).repeat(2))
     posterior = method.adapt(meta, model, known, {})
     assert method.predict(posterior, model, known.x[:2], {}).shape == (1, 2, 3)
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path, name: str) -> None:
+    options = Training(updates=6, tasks=3, optimiser="muon")
+    tasks = SineLine(query=6, shot=(2, 5))
+    experiment = Experiment(small(name, encoder_width=16), tasks, MlpOptions((5,)), options, "none")
+    cpu, seen = torch.device("cpu"), iter((False, False, True))
+    whole, parts = (Run.create(tmp_path / kind, experiment) for kind in ("whole", "parts"))
+    train(whole, cpu)
+    train(parts, cpu, stop=lambda: next(seen))
+    assert parts.load(cpu).update == 3
+    train(parts, cpu)
+    whole_file, parts_file = (run.folder / "checkpoint.safetensors" for run in (whole, parts))
+    assert whole_file.read_bytes() == parts_file.read_bytes()
 
 
 @pytest.fixture(scope="module")
