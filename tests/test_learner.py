@@ -375,10 +375,11 @@ def test_a_centred_head_predicts_a_query_set_and_refuses_a_query_alone() -> None
         adapted.predict(query[:1])
 
 
-def test_protonet_takes_any_way_and_shot_and_the_others_any_shot(classifiers: dict[str, Learner]) -> None:
-    for way in (2, 3, 5):
-        p = classifiers["protonet"].adapt(*support(way=way, shot=3)).predict(QUERY)
-        assert p.probabilities.shape == (9, way)
+def test_some_methods_take_any_way_and_shot_and_the_others_any_shot(classifiers: dict[str, Learner]) -> None:
+    for name, learner in classifiers.items():
+        for way in (2, 3, 5) if ALGORITHMS[name].any_way else ():
+            p = learner.adapt(*support(way=way, shot=3)).predict(QUERY)
+            assert p.probabilities.shape == (9, way)
     x, y = support()
     uneven = classifiers["maml"].adapt(x[1:], y[1:]).predict(QUERY)
     assert uneven.probabilities.shape == (9, 3)
