@@ -21,9 +21,9 @@ from fewsure.core.config import checked, from_json
 from fewsure.core.files import write_atomically
 from fewsure.errors import Diverged, FewsureError, require
 from fewsure.evaluation.temperature import temperature_of
-from fewsure.learner.inputs import read_inputs, read_targets
+from fewsure.learner.inputs import frame_targets, read_frame, read_inputs, read_targets
 from fewsure.learner.labels import Labels, read_labels
-from fewsure.learner.prediction import ClassPrediction, Promise, ValuePrediction
+from fewsure.learner.prediction import ClassPrediction, Form, Promise, ValuePrediction
 from fewsure.learner.predictor import Predictor, State
 from fewsure.theory.concentration import require_share
 from fewsure.theory.conformal import Calibration
@@ -58,7 +58,10 @@ class Adapted:
     def predict(
         self, x: Any, *, coverage: float | None = None, batch_size: int = BATCH_SIZE
     ) -> ValuePrediction | ClassPrediction:
-        """Predictions at x (N, …), a numpy array, a list or a tensor.
+        """Predictions at x (N, …), a numpy array, a list or a tensor; or at the rows of a DataFrame.
+
+        Of a run on a table, a DataFrame needs the columns of training, in any order. The numbers come back as columns
+        of the same library, with the same index.
 
         With `coverage`, also sets of labels or intervals that hold the truth with that probability, in the sense of
         docs/guarantees.md; the run must be certified. Where it is not for this number of examples, sets are those
@@ -68,6 +71,7 @@ class Adapted:
         require(batch_size >= 1, "batch_size", "at least 1", batch_size)
         require_coverage(coverage)
         certified = self.certified() if coverage is not None else None
+        frame, x = read_frame(x, self.predictor.scale)
         inputs = read_inputs(x, self.predictor.scale, "x").to(self.predictor.device)
         networks, density = self.outputs(inputs, batch_size), self.density(inputs, batch_size)
         temperature, scale = temperature_of(self.state.experiment), self.predictor.scale
@@ -77,7 +81,7 @@ class Adapted:
                 "adaptation diverged: predictions are no finite numbers; are the examples like those of training? "
                 "If so, train anew with a lower lr or inner_lr"
             )
-        as_tensors = isinstance(x, torch.Tensor)
+        form: Form = frame or ("tensor" if isinstance(x, torch.Tensor) else "array")
         place = x.device if isinstance(x, torch.Tensor) else torch.device("cpu")
         promise: Promise | None = None
         if certified is not None and coverage is not None:
@@ -92,9 +96,9 @@ class Adapted:
             noise_std = self.state.experiment.data.noise_std or 0.0
             in_users_unit = self.predictor.in_users_unit(outputs.squeeze(-1), density, noise_std)
             samples, density = pytree.tree_map(lambda part: part if part is None else part.to(place), in_users_unit)
-            return ValuePrediction(samples, density, promise=promise, as_tensors=as_tensors)
+            return ValuePrediction(samples, density, promise=promise, form=form)
         given = (networks.double().to(place), temperature, self.labels)
-        return ClassPrediction(*given, promise=promise, as_tensors=as_tensors)
+        return ClassPrediction(*given, promise=promise, form=form)
 
     def bound(self, delta: float = 0.05, *, samples: int = 1000, seed: int = 0) -> Bound:
         """Theorem 1 for this task, of a method whose posterior has a finite KL to a prior (simpa-latent).
@@ -215,8 +219,11 @@ class Adapted:
         }
 
 
-def adapt(predictor: Predictor, x: Any, y: Any) -> Adapted:
-    """Adapt to a few labelled examples: x (N, …), and y (N,) numbers or labels of any kind."""
+def adapt(predictor: Predictor, x: Any, y: Any = None) -> Adapted:
+    """Adapt to a few examples: x (N, …), and y (N,) numbers or labels of any kind; or the rows of a DataFrame."""
+    frame, x = read_frame(x, predictor.scale)
+    if y is None:
+        y = frame_targets(frame, predictor.experiment.data.target_column)
     inputs = read_inputs(x, predictor.scale, "x")
     experiment = predictor.experiment
     labels: Labels | None = None

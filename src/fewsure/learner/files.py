@@ -18,6 +18,7 @@ from fewsure.data.own.images import load_image
 from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
 from fewsure.learner.adapted import Adapted
+from fewsure.learner.inputs import read_columns
 from fewsure.learner.prediction import ClassPrediction, ValuePrediction
 from fewsure.training.experiment import Experiment
 
@@ -96,13 +97,7 @@ class Files:
         return path
 
     def _inputs(self, table: Columns) -> Array:
-        missing = [name for name in self._columns if name not in table.names]
-        if missing:
-            raise FewsureError(
-                f"{table.where}: expected the columns {', '.join(self._columns)}, as in training, but `{missing[0]}` "
-                "is missing"
-            )
-        return table.matrix(self._columns)
+        return read_columns(table, self._columns)
 
     def _support_images(self, path: Path) -> tuple[Array, list[Any]]:
         folders = sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.is_dir() else []

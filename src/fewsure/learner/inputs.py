@@ -1,13 +1,47 @@
 """Arrays of any kind → what networks see, with errors that a newcomer can act on."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from fewsure.data.io.frames import Frame, is_frame
+from fewsure.data.io.table_files import Columns
 from fewsure.data.scaling import Scale, require_pixels
 from fewsure.errors import FewsureError
+
+
+def read_columns(table: Columns, names: Sequence[str]) -> NDArray[np.float64]:
+    """The inputs (N, D) of a table: the columns of training, wherever they are."""
+    missing = [name for name in names if name not in table.names]
+    if missing:
+        raise FewsureError(
+            f"{table.where}: expected the columns {', '.join(names)}, as in training, but `{missing[0]}` is missing"
+        )
+    return table.matrix(names)
+
+
+def read_frame(x: Any, scale: Scale) -> tuple[Frame | None, Any]:
+    """A DataFrame and its inputs; (None, x) of another kind of x. A run on arrays takes its columns as they are."""
+    if not is_frame(x):
+        return None, x
+    frame = Frame(x)
+    return frame, read_columns(frame.columns, scale.columns) if scale.columns else x
+
+
+def frame_targets(frame: Frame | None, name: str | None) -> list[Any]:
+    """The known numbers or labels that a DataFrame has beside its inputs."""
+    if frame is None or name is None:
+        raise FewsureError("expected `y`, a number or a label for each example of x; only a table's run finds it in x")
+    if name not in frame.columns.names:
+        raise FewsureError(
+            f"{frame.columns.where}: expected a column `{name}` with the known values, but it has "
+            f"{', '.join(frame.columns.names)}; add it, or give y"
+        )
+    return frame.values(name)
 
 
 def read_inputs(x: Any, scale: Scale, name: str) -> Tensor:

@@ -17,7 +17,9 @@ from fewsure.core.devices import find_device
 from fewsure.core.progress import silenced
 from fewsure.core.signals import Stopped
 from fewsure.data import DATA
+from fewsure.data.io.frames import is_frame
 from fewsure.data.own.arrays import GivenClasses, GivenRegression, own_tasks
+from fewsure.data.own.tables import Table, TableClasses
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.learner.adapted import Adapted, adapt, load_adapted
 from fewsure.learner.options import Method, Options
@@ -102,8 +104,10 @@ class Learner:
         self._open(run)
         return self
 
-    def adapt(self, x: Any, y: Any) -> Adapted:
+    def adapt(self, x: Any, y: Any = None) -> Adapted:
         """Adapt to a task's few examples: x (N, …) as numpy, list or tensor, and y (N,), numbers or labels of any kind.
+
+        Of a run on a table, x may be a DataFrame with the columns of training, and with the target's in place of y.
 
         The learner does not change. The same examples in any order give the same task, up to rounding.
         """
@@ -207,9 +211,12 @@ def load(folder: str | Path, *, data: Any = None, device: str = "auto") -> Learn
 
 def _with_source(experiment: Experiment, data: Any) -> Experiment:
     """The experiment with the tasks that it was trained on, given again."""
-    given: Any = data if _is_data(data) else own_tasks(data)
     there: Any = experiment.data
-    if not there.given or type(given) is not type(there):
+    if is_frame(data):
+        given: Any = type(there)(data=data) if isinstance(there, (Table, TableClasses)) else None
+    else:
+        given = data if _is_data(data) else own_tasks(data)
+    if not hasattr(there, "source") or type(given) is not type(there):
         raise FewsureError(f"expected `data` as the run was trained on ({experiment.data_name}); leave it out")
     return dataclasses.replace(experiment, data=dataclasses.replace(there, source=given.source))
 
@@ -226,7 +233,7 @@ def _experiment(method: str | Algorithm, data: Any, preset: str, options: Mappin
         require_known("data", name, [known for known in DATA if not known.startswith("given-")])
         base = _preset(preset, algorithm, name)
     else:
-        own = data if _is_data(data) else own_tasks(data, **_data_options(options))
+        own = data if _is_data(data) else _own_data(data, options)
         name = next(name for name, kind in DATA.items() if type(own) is kind.data)
         base = dataclasses.replace(_preset(preset, algorithm, name), data=own)
     if not isinstance(method, str):
@@ -256,10 +263,13 @@ def _is_data(data: Any) -> bool:
     return any(type(data) is kind.data for kind in DATA.values())
 
 
-def _data_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those options that are of tasks given in Python, whose sizes depend on them."""
+def _own_data(data: Any, options: Mapping[str, Any]) -> Any:
+    """A DataFrame, or tasks given in Python, with the options that are theirs."""
+    if is_frame(data):
+        kind: Any = TableClasses if "label" in options else Table
+        return _changed(kind(data=data), options)
     known = field_types(GivenRegression) | field_types(GivenClasses)
-    return {name: value for name, value in options.items() if name in known}
+    return own_tasks(data, **{name: value for name, value in options.items() if name in known})
 
 
 def _with_options(experiment: Experiment, options: Mapping[str, Any]) -> Experiment:

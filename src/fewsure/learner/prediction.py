@@ -1,12 +1,13 @@
 """Predictions and their uncertainty, split into a part that more examples would remove and a part that remains."""
 
 from collections.abc import Hashable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fewsure.core.config import checked
+from fewsure.data.io.frames import Frame
 from fewsure.errors import FewsureError, require
 from fewsure.evaluation.metrics import density
 from fewsure.evaluation.metrics.scores import class_probabilities
@@ -16,7 +17,9 @@ from fewsure.learner.labels import Labels
 from fewsure.types import Mixture
 
 Array = Any
-"""A tensor where x was one, else a numpy array."""
+"""A tensor where x was one, a column of the same library where x was a DataFrame, else a numpy array."""
+Form = Literal["tensor", "array"] | Frame
+"""The container of what is given back."""
 
 
 class Promise(NamedTuple):
@@ -33,8 +36,8 @@ class Promise(NamedTuple):
 class Prediction:
     """The part that both kinds of prediction share."""
 
-    def __init__(self, as_tensors: bool, promise: Promise | None) -> None:
-        self._as_tensors, self._promise = as_tensors, promise
+    def __init__(self, form: Form, promise: Promise | None) -> None:
+        self._form, self._promise = form, promise
 
     @property
     def coverage(self) -> float | None:
@@ -52,7 +55,10 @@ class Prediction:
         return self._promise and self._promise.examples
 
     def _give(self, values: Tensor) -> Array:
-        return values if self._as_tensors else values.cpu().numpy()
+        if self._form == "tensor":
+            return values
+        array = values.cpu().numpy()
+        return self._form.series(array) if isinstance(self._form, Frame) and array.ndim == 1 else array
 
     def _region(self, name: str) -> Any:
         if self._promise is None:
@@ -74,9 +80,9 @@ class ValuePrediction(Prediction):
         density: Mixture,
         *,
         promise: Promise | None = None,
-        as_tensors: bool = True,
+        form: Form = "tensor",
     ) -> None:
-        super().__init__(as_tensors, promise)
+        super().__init__(form, promise)
         self._samples, self._density = samples, density
 
     @property
@@ -146,9 +152,9 @@ class ClassPrediction(Prediction):
         labels: Labels,
         *,
         promise: Promise | None = None,
-        as_tensors: bool = True,
+        form: Form = "tensor",
     ) -> None:
-        super().__init__(as_tensors, promise)
+        super().__init__(form, promise)
         self._samples = temperature.of_networks(outputs).softmax(-1)
         self._mean = class_probabilities(temperature.divide(outputs))
         self._labels = labels
@@ -173,8 +179,9 @@ class ClassPrediction(Prediction):
 
     @property
     def label(self) -> Any:
-        """The most probable label of each point, as labels were given: a list, a numpy array or a tensor."""
-        return self._labels.take(self._mean.argmax(-1))
+        """The most probable label of each point, as labels were given: a list, a numpy array, a tensor or a column."""
+        labels = self._labels.take(self._mean.argmax(-1))
+        return self._form.series(labels) if isinstance(self._form, Frame) else labels
 
     @property
     def confidence(self) -> Array:

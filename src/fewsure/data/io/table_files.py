@@ -149,12 +149,13 @@ def _parquet_blocks(path: Path, size: int) -> Iterator[tuple[dict[str, list[str]
     try:
         for batch in parquet.ParquetFile(path).iter_batches(batch_size=min(size, 2**31 - 1)):
             _require_names(batch.schema.names, path)
-            yield {name: [_text(value) for value in batch[name].to_pylist()] for name in batch.schema.names}, False
+            yield {name: [text(value) for value in batch[name].to_pylist()] for name in batch.schema.names}, False
     except (ArrowException, OSError) as error:
         raise FewsureError(f"{path} cannot be read as Parquet ({error}); write it again") from error
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """A value as a CSV file has it; nothing for a missing one."""
     return "" if value is None else str(int(value)) if isinstance(value, bool) else str(value)
 
 

@@ -1,12 +1,15 @@
 """A user's own table: groups of rows as regression tasks, or rows with labels as classes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fewsure.core.config import UNRECORDED
+from fewsure.data.io.frames import Frame
 from fewsure.data.io.table_files import Columns, read_table
 from fewsure.data.own.data import OwnClassification, OwnRegression
 from fewsure.data.own.rows import Rows
@@ -17,7 +20,10 @@ CHOICE = ", or name the columns to be used with --features"
 
 @dataclass(frozen=True)
 class Table(OwnRegression):
-    """A CSV or Parquet file with a number to predict and a column that says which task a row belongs to."""
+    """A table with a number to predict and a column that says which task a row belongs to.
+
+    It is a CSV or Parquet file, or in Python a DataFrame as `data`.
+    """
 
     file: str = ""
     """The file; its first line names the columns."""
@@ -29,6 +35,14 @@ class Table(OwnRegression):
     """The columns to predict from; all others if none is named."""
     split_column: str | None = None
     """A column that says train, validation or test; `none` for a rule that goes by the names of the tasks."""
+    source: Frame | None = field(default=None, metadata=UNRECORDED, repr=False)
+    """The DataFrame that was given."""
+    data: InitVar[Any] = None
+    """A DataFrame of pandas, polars or pyarrow, in place of a file."""
+
+    def __post_init__(self, data: Any) -> None:
+        super().__post_init__()
+        _set_source(self, data)
 
     @property
     def target_column(self) -> str:
@@ -39,14 +53,17 @@ class Table(OwnRegression):
         return self.task_column
 
     def rows(self) -> Rows:
-        table = open_table(self.file)
+        table = _open(self)
         task, y = table.strings(self.task_column, "task_column"), table.numbers(self.target, "target")
         return _rows(table, self, y, task)
 
 
 @dataclass(frozen=True)
 class TableClasses(OwnClassification):
-    """A CSV or Parquet file of numbers with a column that says which class a row belongs to."""
+    """A table of numbers with a column that says which class a row belongs to.
+
+    It is a CSV or Parquet file, or in Python a DataFrame as `data`.
+    """
 
     file: str = ""
     """The file; its first line names the columns."""
@@ -59,8 +76,16 @@ class TableClasses(OwnClassification):
     """The columns to predict from; all others if none is named."""
     split_column: str | None = None
     """A column that says train, validation or test; `none` for a rule that goes by the names of the classes."""
+    source: Frame | None = field(default=None, metadata=UNRECORDED, repr=False)
+    """The DataFrame that was given."""
+    data: InitVar[Any] = None
+    """A DataFrame of pandas, polars or pyarrow, in place of a file."""
 
     name = "table-classes"
+
+    def __post_init__(self, data: Any) -> None:
+        super().__post_init__()
+        _set_source(self, data)
 
     @property
     def target_column(self) -> str:
@@ -71,7 +96,7 @@ class TableClasses(OwnClassification):
         return self.task_column or "classes"
 
     def rows(self) -> Rows:
-        table = open_table(self.file)
+        table = _open(self)
         y = table.strings(self.label, "label")
         task = None if self.task_column is None else table.strings(self.task_column, "task_column")
         return _rows(table, self, y, task)
@@ -80,8 +105,20 @@ class TableClasses(OwnClassification):
 def open_table(file: str) -> Columns:
     """The table that an option names."""
     if not file:
-        raise FewsureError("expected `file` to be a CSV or Parquet file, but got none; name it with --file")
+        raise FewsureError(
+            "expected `file` to be a CSV or Parquet file, but got none; name it with --file, or in Python give a "
+            "DataFrame as `data`"
+        )
     return read_table(Path(file).expanduser())
+
+
+def _set_source(table: Table | TableClasses, data: Any) -> None:
+    if data is not None:
+        object.__setattr__(table, "source", Frame(data))
+
+
+def _open(table: Table | TableClasses) -> Columns:
+    return open_table(table.file) if table.source is None else table.source.columns
 
 
 def _rows(table: Columns, data: Table | TableClasses, y: NDArray[np.generic], task: NDArray[np.str_] | None) -> Rows:

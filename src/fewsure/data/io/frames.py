@@ -1,0 +1,56 @@
+"""DataFrames in memory, of any library that narwhals reads: pandas, polars, pyarrow and others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+
+from fewsure.data.io.table_files import Columns, text
+from fewsure.errors import FewsureError
+
+WHERE = "the table given"
+"""The name of a DataFrame in errors."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A DataFrame. No two are equal."""
+
+    native: Any
+
+    @cached_property
+    def columns(self) -> Columns:
+        """Its rows as text, as those of a file."""
+        names = self._table.columns
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise FewsureError(f"expected {WHERE} to have columns with names of text, but got {list(names)}")
+        if not len(self._table):
+            raise FewsureError(f"expected rows in {WHERE}, but it has none")
+        return Columns({name: [text(value) for value in self.values(name)] for name in names}, WHERE)
+
+    def values(self, name: str) -> list[Any]:
+        """A column as Python's values; None where one is missing."""
+        column = self._table[name]
+        missing = column.is_null().to_list()
+        return [None if gone else value for value, gone in zip(column.to_list(), missing, strict=True)]
+
+    def series(self, values: Sequence[Any] | np.ndarray[Any, Any]) -> Any:
+        """A value for each row as a column of the same library, with the same index."""
+        column = nw.new_series("", list(values), backend=self._table.implementation)
+        index = nw.maybe_get_index(self._table)
+        return (column if index is None else nw.maybe_set_index(column, index=index)).to_native()
+
+    @cached_property
+    def _table(self) -> "nw.DataFrame[Any]":
+        try:
+            return nw.from_native(self.native, eager_only=True)
+        except nw.exceptions.DuplicateError as error:
+            raise FewsureError(f"expected column names of {WHERE} to differ, but one is there twice") from error
+
+
+def is_frame(value: Any) -> bool:
+    """Whether it is a DataFrame of a library that is known."""
+    return nw.dependencies.is_into_dataframe(value)
