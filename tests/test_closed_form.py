@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fewsure import Learner, Table
+from fewsure.algorithms.boosting import Boosting
 from fewsure.algorithms.gp import Gp
 from fewsure.algorithms.linear import Mean, Mixed, Ridge
 from fewsure.core import streams
@@ -34,6 +35,7 @@ METHODS: dict[str, Algorithm] = {
     "gp": Gp(("constant", "linear", "rbf"), fit_rows=21),
     "gp-all": Gp(("constant", "rbf", "exponential", "matern32", "matern52", "periodic"), "constant"),
     "gp-deep": Gp(learn_features=True),
+    "boosting": Boosting(trees=3, leaves=4, depth=2),
 }
 
 
@@ -180,6 +182,28 @@ def test_a_gaussian_process_is_that_of_scikit_learn() -> None:
     np.testing.assert_allclose(found, reference.predict(at[:, :1].numpy(), return_std=True), rtol=1e-6)
 
 
+@pytest.mark.parametrize("double", [False, True])
+def test_boosted_trees_are_those_of_scikit_learn(double: bool, request: pytest.FixtureRequest) -> None:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    if double:
+        request.getfixturevalue("float64")
+    on = groups()
+    algorithm = Boosting(trees=20, leaves=9, depth=4)
+    meta = fitted(algorithm, on)
+    x, y = (torch.cat(parts).numpy() for parts in zip(*on, strict=True))
+    options = {"max_iter": 20, "max_leaf_nodes": 9, "max_depth": 4, "early_stopping": False}
+    reference = HistGradientBoostingRegressor(**options).fit(x, y[:, 0])
+    nothing = Batch(torch.zeros(0, INPUTS), torch.zeros(0, 1))
+    for at in (x, np.random.default_rng(0).normal(size=(500, INPUTS)).astype(x.dtype)):
+        found, _ = density(algorithm, meta, nothing, torch.from_numpy(at))
+        expected = reference.predict(at) + float(meta["prior"]["mean"])
+        np.testing.assert_allclose(found, expected, atol=1e-10 if double else 1e-5, rtol=0)
+    missed = [group.y[:, 0].numpy() - reference.predict(group.x.numpy()) for group in on]
+    seen = np.sqrt(np.mean(np.concatenate([values - values.mean() for values in missed]) ** 2))
+    assert float(meta["noise"]["log_std"].exp()) > 1.1 * seen  # rows that a tree was grown on look better than new ones
+
+
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", METHODS)
 def test_sampled_functions_have_the_posteriors_mean_and_variance(name: str) -> None:
@@ -285,7 +309,7 @@ def test_a_gaussian_process_on_a_real_table_is_that_of_scikit_learn(tables: Path
         np.testing.assert_allclose(scores(p.mean, p.std, y[8:]), expected, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("name", ["mean", "ridge", "mixed", "gp"])
+@pytest.mark.parametrize("name", ["mean", "ridge", "mixed", "gp", "boosting"])
 def test_it_is_trained_without_updates_certified_and_kept(name: str, tables: Path, tmp_path: Path) -> None:
     learner, unseen = learned(name, "school", tables)
     assert learner.experiment.training.updates == 0

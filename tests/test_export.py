@@ -31,11 +31,14 @@ def few_functions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def numbers() -> list[tuple[np.ndarray, np.ndarray]]:
-    """Lines in units that need scaling: years, and thousands."""
+    """Lines with noise, in units that need scaling: years, and thousands."""
     random = np.random.default_rng(0)
-    return [
-        ((x := random.normal(size=(14, 2))) * 10 + 1990, 5000 + 800 * (x @ random.normal(size=2))) for _ in range(20)
-    ]
+
+    def task() -> tuple[np.ndarray, np.ndarray]:
+        x = random.normal(size=(14, 2))
+        return 10 * x + 1990, 5000 + 800 * (x @ random.normal(size=2)) + 100 * random.normal(size=14)
+
+    return [task() for _ in range(20)]
 
 
 def images() -> dict[str, np.ndarray]:
@@ -83,7 +86,7 @@ def assert_same(adapted: Adapted, x: np.ndarray, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["simpa", "maml", "bmaml", "gp", "mixed"])
+@pytest.mark.parametrize("name", ["simpa", "maml", "bmaml", "gp", "mixed", "boosting"])
 @pytest.mark.filterwarnings("ignore::FutureWarning:torch")  # of torch, about how its own files are read
 def test_numbers_are_the_same_in_other_programs(name: str, tmp_path: Path) -> None:
     assert_same(*adapted_numbers(name), tmp_path)

@@ -4,6 +4,7 @@ from typing import Any
 
 from fewsure.algorithms.abml import Abml
 from fewsure.algorithms.bmaml import Bmaml
+from fewsure.algorithms.boosting import Boosting
 from fewsure.algorithms.cnp import Cnp
 from fewsure.algorithms.gp import Gp
 from fewsure.algorithms.linear import Mean, Mixed, Ridge
@@ -32,6 +33,7 @@ ALGORITHMS: dict[str, type[Any]] = {
     "mixed": Mixed,
     "ridge": Ridge,
     "mean": Mean,
+    "boosting": Boosting,
     "simpleshot": SimpleShot,
     "logistic": Logistic,
 }
@@ -41,6 +43,7 @@ __all__ = [
     "ALGORITHMS",
     "Abml",
     "Bmaml",
+    "Boosting",
     "Cnp",
     "Gp",
     "Logistic",

@@ -136,7 +136,7 @@ class Mean(LinearModel):
     """The mean of a task's known rows, shrunk to the mean of all training rows as far as groups differ little."""
 
     def features(self, parts: Parts, model: Model, x: Tensor) -> Tensor:
-        return torch.ones(len(x), 1, dtype=torch.float64, device=x.device)
+        return with_intercept(x)[:, :1]
 
     def weights(self, model: Model) -> int:
         return 1

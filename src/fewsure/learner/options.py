@@ -18,6 +18,7 @@ Method = Literal[
     "mixed",
     "ridge",
     "mean",
+    "boosting",
     "simpleshot",
     "logistic",
 ]
@@ -40,6 +41,7 @@ class Options(TypedDict, total=False):
     cuda_graph: bool
     cut_way: int
     cuts: int
+    depth: int
     embedding: int
     encoder_layers: int
     encoder_width: int
@@ -82,6 +84,7 @@ class Options(TypedDict, total=False):
     latent_noise: Literal["uniform", "normal"]
     leader_steps: int
     learn_features: bool
+    leaves: int
     length: float | None
     likelihood_scale: float
     lr: float
@@ -133,6 +136,8 @@ class Options(TypedDict, total=False):
     train_shot: int | tuple[int, int] | str | None
     train_turn: bool
     train_way: int | None
+    tree_lr: float
+    trees: int
     trend: Literal["constant", "linear"]
     updates: int
     warm_up_tasks: int

@@ -46,6 +46,7 @@ NAMES = {
     "mixed": "mixed model",
     "ridge": "ridge",
     "mean": "mean",
+    "boosting": "boosting",
     "simpleshot": "SimpleShot",
     "logistic": "logistic",
 }

@@ -46,7 +46,7 @@ def covariance(names: Sequence[str], params: Params, a: Tensor, b: Tensor | None
     logs = {name: value.double() for name, value in params.items()}
     a = a.double()
     other = a if b is None else b.double()
-    total = torch.zeros(len(a), len(other)).to(a)
+    total = a.new_zeros(a.shape[0], other.shape[0])  # no len(): an exported program knows shapes alone
     for name in names:
         variance = (2 * logs[f"{name}.log_std"]).exp()
         if name == "constant":
@@ -64,7 +64,7 @@ def covariance(names: Sequence[str], params: Params, a: Tensor, b: Tensor | None
 
 def variances(names: Sequence[str], params: Params, x: Tensor) -> Tensor:
     """k(x, x) (N,) at each input (N, D)."""
-    total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    total = x.double().new_zeros(x.shape[0])
     for name in names:
         variance = (2 * params[f"{name}.log_std"].double()).exp()
         total = total + ((x.double().square() * variance).sum(-1) if name == "linear" else variance)
