@@ -1,7 +1,7 @@
 """Methods that read the known examples, on sine-line: from the command line to the scores on 1,000 test tasks.
 
     .venv/bin/python benchmarks/in_context.py tnp        # minutes on one core; adds to results/in-context.json
-    make results                                         # docs/results/in-context.md from the JSON
+    make results                                         # docs/results/sine-line.md from the JSON
 
 The settings are the recommended ones, or the options of `fewsure train` that follow. The test tasks are those of the
 record of `fewsure reproduce regression`. `benchmarks/own_tables.py` has the same methods on real tables.

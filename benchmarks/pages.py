@@ -1,10 +1,11 @@
-"""Write the pages of docs/results/ and the README's table of results from results/*.json.
+"""Write the pages of docs/results/, the README's table and the tables of docs/collapse.md from results/*.json.
 
 make results                 or: .venv/bin/python benchmarks/pages.py [--out FOLDER]
 """
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -21,7 +22,10 @@ from fewsure.reproduce.results import read_results
 from fewsure.reproduce.run import results_figure
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS, README = ROOT / "results", ROOT / "README.md"
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from collapse import functions_figure, spread_figure, spread_table  # noqa: E402 (beside this file)
+
+RESULTS, README, COLLAPSE = ROOT / "results", ROOT / "README.md", ROOT / "docs" / "collapse.md"
 PAGES = {
     "sine-line": ("Results: sine-line", ("regression",)),
     "omniglot": ("Results: Omniglot", ("omniglot",)),
@@ -65,25 +69,15 @@ Device: {device}. Versions: {versions}. Data: {source}.
 """
 
 
-IN_CONTEXT = """# Results: TNP and CNP
-
-With this page you can see what methods that read the known examples reach on sine-line, and at which cost.
+ON_A_CORE = """## On one CPU core
 
 {table}
 
-1. Each method is trained once, with its recommended settings and seed {seed}, on one CPU thread. Training is in
-   processor seconds.
-2. The scores are means over the {tasks:,} test tasks of [the record](sine-line.md), with {shot} examples each; ± is a
-   95 % interval over tasks. The exact posterior was scored on tasks of its own.
-3. The ECE of the headline protocol needs samples of functions. Without `--imagined` the methods have one function, the
-   mean, so it says nothing here.
-
-## Run it again
+1. {tasks:,} unseen test tasks of seed {test_seed}; ± is a 95 % interval over tasks. The exact posterior knows how tasks
+   are made; it was scored on tasks of its own.
+2. Each method has its recommended settings. Training is in processor seconds of one core.
 
     .venv/bin/python benchmarks/in_context.py tnp        # minutes on one core
-    make results
-
-Device: {device}. Version: {version}.
 """
 
 
@@ -128,19 +122,19 @@ def tables_page(record: Mapping[str, Any]) -> str:
     return TABLES.format(**values)
 
 
-def in_context_page(rows: Sequence[Mapping[str, Any]], exact: Mapping[str, Any]) -> str:
-    """The page of `benchmarks/in_context.py`."""
-    headers = ("method", "squared error", "NLL", "coverage of 90 % intervals", "updates", "training")
-    shown = [("exact posterior", *_scores(exact), ABSENT, ABSENT)]
-    for row in sorted(rows, key=lambda row: float(row["nll"]["mean"])):
+def on_a_core(in_context: Sequence[Mapping[str, Any]], exact: Mapping[str, Any]) -> str:
+    """The section of `benchmarks/in_context.py`."""
+    names = {"mse": "MSE", "nll": "NLL", "crps": "CRPS", "coverage_90": "coverage of 90 %"}
+
+    def cells(row: Mapping[str, Any]) -> list[str]:
+        return [f"{row[key]['mean']:.3f} ± {row[key]['ci95']:.3f}" if key in row else ABSENT for key in names]
+
+    table = [("exact posterior", *cells(exact), ABSENT, ABSENT)]
+    for row in in_context:
         name = " ".join([display_name(row["method"]), *row["options"]])
-        shown.append((name, *_scores(row), f"{row['updates']:,}", f"{row['train_cpu_seconds']:.0f} s"))
-    return IN_CONTEXT.format(**rows[0], table=markdown_table(headers, shown))
-
-
-def _scores(found: Mapping[str, Any]) -> tuple[str, ...]:
-    keys = ("mse", "nll", "coverage_90")
-    return tuple(f"{found[key]['mean']:.3f} ± {found[key]['ci95']:.3f}" if key in found else ABSENT for key in keys)
+        trained = (f"{row['updates']:,}", f"{row['train_cpu_seconds']:,.0f} s")
+        table.append((f"{name}, seed {row['seed']}", *cells(row), *trained))
+    return ON_A_CORE.format(**in_context[0], table=markdown_table(("", *names.values(), "updates", "training"), table))
 
 
 def results_table(rows: Sequence[Sequence[str]]) -> str:
@@ -229,7 +223,16 @@ def _read(name: str) -> Any:
 def filled(text: str) -> str:
     """The README with its sentence and its table of results."""
     rows = comparisons()
-    for name, part in {"worth": worth(rows), "results": f"\n{results_table(rows)}\n"}.items():
+    return _filled(text, {"worth": worth(rows), "results": f"\n{results_table(rows)}\n"})
+
+
+def filled_collapse(text: str) -> str:
+    """The page on SImPa's collapse with its tables."""
+    return _filled(text, {"spread": f"\n{spread_table(_read('collapse'))}\n"})
+
+
+def _filled(text: str, parts: Mapping[str, str]) -> str:
+    for name, part in parts.items():
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
         before, rest = text.split(begin)
         text = f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"
@@ -250,14 +253,18 @@ def write(out: Path | None = None) -> None:
     for page, (title, targets) in PAGES.items():
         exact = _read("exact_posterior") if targets == ("regression",) else None
         parts = [Part(target, _rows(target), exact=exact) for target in targets]
-        write_atomically(folder / f"{page}.md", data_page(title, parts))
+        more = on_a_core(_read("in-context"), _read("exact_posterior")) if page == "sine-line" else ""
+        write_atomically(folder / f"{page}.md", data_page(title, parts, more))
         for part in parts:
             write_atomically(folder / "figures" / f"{part.target}.png", figure_png(results_figure(part.rows)))
+    collapse = _read("collapse")
+    for name, figure in {"spread": spread_figure(collapse), "functions": functions_figure(collapse)}.items():
+        write_atomically(folder / "figures" / f"collapse-{name}.png", figure_png(figure))
     write_atomically(folder / "tables.md", tables_page(_read("tabular")))
-    write_atomically(folder / "in-context.md", in_context_page(_read("in-context"), _read("exact_posterior")))
     bench_page(_read("bench-h200"), folder / "speed.md", on_cpu=_read("bench-cpu"))
     if out is None:
-        write_atomically(README, filled(README.read_text(encoding="utf-8")))
+        for path, fill in ((README, filled), (COLLAPSE, filled_collapse)):
+            write_atomically(path, fill(path.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

@@ -61,6 +61,11 @@ def test_results_are_of_the_best_trials_and_of_the_test_tasks_that_the_command_d
         assert row["seed"] == TARGETS[target].test_seed
 
 
+def test_the_page_on_the_collapse_has_the_tables_that_make_results_writes(pages: dict[str, Any]) -> None:
+    page = (DOCS / "collapse.md").read_text()
+    assert pages["filled_collapse"](page) == page
+
+
 def test_the_sections_on_guarantees_and_reliability_are_what_their_commands_write() -> None:
     certificates, reliability = (
         json.loads((RESULTS / f"{name}.json").read_text()) for name in ("certificates", "reliability")

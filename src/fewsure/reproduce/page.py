@@ -38,8 +38,8 @@ def results_page(rows: Sequence[Row], unfinished: Sequence[Row], target: str) ->
     return data_page(f"Results: {target}", [Part(target, rows, unfinished)])
 
 
-def data_page(title: str, parts: Sequence[Part]) -> str:
-    """For each part scores by method, with notes; then commands, single runs and tuning trials of all parts."""
+def data_page(title: str, parts: Sequence[Part], more: str = "") -> str:
+    """For each part scores by method, with notes; `more`; then commands, single runs and tuning trials of all parts."""
     known: list[str] = []
     contexts = []
     for part in parts:
@@ -47,7 +47,7 @@ def data_page(title: str, parts: Sequence[Part]) -> str:
         contexts.append(_context(part) | {"notes": [note for note in notes if note not in known]})
         known += notes
     page = templates("fewsure.reproduce").get_template("results.md")
-    return f"{page.render(title=title, parts=contexts)}\n"
+    return f"{page.render(title=title, parts=contexts, more=more)}\n"
 
 
 def _context(part: Part) -> dict[str, Any]:
