@@ -219,7 +219,7 @@ class Ridge(LinearModel):
         return self._kept(meta) | {"logits": {"weights": meta["logits"]["log_scale"].double().exp() * mean}}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
-        """The evidence of numbers; of classes, the cross-entropy of the query set."""
+        """The evidence for numbers, the cross-entropy of the query set for classes."""
         if model.kind == "regression":
             return super().loss(meta, model, task, noise, stage)
         (logits,) = self.predict(self.adapt(meta, model, task.support, noise), model, task.query.x, noise)

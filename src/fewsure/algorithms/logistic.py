@@ -3,7 +3,7 @@
     p(c | x) = softmax of (1, x) W,   W ~ N(0, τ²),   W the most likely one given the support set
 
 W = τ² ΦᵀA with one row of A for each example; K = τ² Φ Φᵀ. Each step minimises a quadratic that lies above the loss
-(Böhning, 1992, "Multinomial logistic regression algorithm"): the loss never rises, and one Cholesky factor serves all:
+(Böhning, 1992, "Multinomial logistic regression algorithm"). The loss never rises, and one Cholesky factor serves all:
     A ← A + (K/2 + I)⁻¹ (Y − softmax(K A) − A)
 """
 

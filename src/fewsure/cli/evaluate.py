@@ -33,10 +33,11 @@ class Options(Common):
     seed: int = 0
     """Chooses tasks and noise. Test tasks have a random stream of their own, apart from training's."""
     checkpoint: str | None = None
-    """`last`, `best`, or the number of updates of a checkpoint that was kept; `none` for the best where the run keeps
-    it, and else the last."""
+    """`last`, `best`, or the number of updates of a checkpoint that was kept. `none` takes the best where the run
+    keeps it, and else the last."""
     baselines: bool = True
-    """On data of your own, score what needs no meta-training on the same tasks, and say whether the run beats it."""
+    """On data of your own, score baselines without meta-training on the same tasks, and say whether the run beats
+    them."""
     shot: int | None = None
     """Support examples of a task, or of each of its classes. `none` takes the number of the training, or the middle of
     its range."""

@@ -25,7 +25,7 @@ def precision(wanted: Precision) -> Iterator[None]:
 
     `float32` rounds nothing. `tf32` rounds the inputs of products to TF32 (10 bits of fraction) on a GPU, and nothing
     on a CPU. With `bf16`, SImPa also rounds the large matrices of its generator and its critic, and their other
-    factors, on any device; and a CPU rounds the weights and the maps of convolutions.
+    factors, on any device. A CPU then rounds the weights and the maps of convolutions, too.
     """
     switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [switch.allow_tf32 for switch in switches]

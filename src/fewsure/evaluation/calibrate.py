@@ -77,7 +77,7 @@ def fitted_shots(experiment: Experiment) -> list[int]:
 def with_fits(experiment: Experiment, fits: Fits, shot: int | None = None) -> Experiment:
     """The experiment for tasks with so many support examples, by default as many as its data test with.
 
-    Between two numbers at which they were fitted, the logarithms of noise and temperature, and the exponent, are linear
+    They were fitted at some numbers. In between, the logarithms of noise and temperature, and the exponent, are linear
     in the logarithm of the number of examples. Beyond the first and the last they stay.
     """
     experiment = experiment.with_shot(shot)

@@ -60,13 +60,13 @@ class Adapted:
     ) -> ValuePrediction | ClassPrediction:
         """Predictions at x (N, …), a numpy array, a list or a tensor; or at the rows of a DataFrame.
 
-        Of a run on a table, a DataFrame needs the columns of training, in any order. The numbers come back as columns
+        For a run on a table, a DataFrame has the columns of training, in any order. The numbers come back as columns
         of the same library, with the same index.
 
         With `coverage`, also sets of labels or intervals that hold the truth with that probability, in the sense of
         docs/guarantees.md; the run must be certified. Where it is not for this number of examples, sets are those
-        of the task adapted to the nearest smaller certified number of them. The same call gives
-        the same numbers. Unless the run is transductive, a prediction depends on its own x alone.
+        of the task adapted to the nearest smaller certified number of them. The same call gives the same numbers.
+        Unless the run is transductive, a prediction depends on its own x alone.
         """
         require(batch_size >= 1, "batch_size", "at least 1", batch_size)
         require_coverage(coverage)

@@ -107,7 +107,7 @@ class Learner:
     def adapt(self, x: Any, y: Any = None) -> Adapted:
         """Adapt to a task's few examples: x (N, …) as numpy, list or tensor, and y (N,), numbers or labels of any kind.
 
-        Of a run on a table, x may be a DataFrame with the columns of training, and with the target's in place of y.
+        For a run on a table, x may be a DataFrame with the columns of training, and with the target's in place of y.
 
         The learner does not change. The same examples in any order give the same task, up to rounding.
         """

@@ -40,7 +40,7 @@ Array = npt.NDArray[np.float64]
 
 
 class GroupPredictions(NamedTuple):
-    """A held-out group: what was observed, and what is predicted from a few of its rows."""
+    """A held-out group: the observed labels, and the predictions from a few of its rows."""
 
     place: str
     """Whether it is the best, the median or the worst of the groups."""

@@ -117,7 +117,7 @@ def _predictions(
 
 
 def _own_data(runs: Sequence[ReportedRun], name: str, title: str, seed: int, problems: list[Problem]) -> list[Drawing]:
-    """What a user's own data are asked for beside the scores."""
+    """The figures and tables of a user's own data, beside the scores."""
     rows = [run for run in runs if len(run.result.get("by_group", [])) > 1]
     drawings = [coverage_drawing(name, title, [(run.style, run.result) for run in rows])] if rows else []
     lines: list[ByShot] = []

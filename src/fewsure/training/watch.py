@@ -1,4 +1,4 @@
-"""What the log of a training says while it goes on: its scores, whether they still improve, what has exploded."""
+"""The log of a training while it goes on: its scores, whether they still improve, and terms that explode."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ FACTOR = 10.0
 """A loss or a gradient so many times larger than ever before has exploded."""
 WATCHED = ("loss", "gradient_norm")
 UNWATCHED = {*WATCHED, SCORE, "update", "seconds", "tasks_per_second", "skipped", "since_best"}
-"""What is in the log beside the terms of the loss."""
+"""The names in the log that are no terms of the loss."""
 
 Line = Mapping[str, Any]
 
@@ -44,12 +44,12 @@ def since_best(scores: Sequence[Score]) -> int:
 
 
 def stalled(scores: Sequence[Score], patience: int) -> bool:
-    """Whether training may stop: the last `patience` scores, if that is not 0, were none of them the best."""
+    """Whether training may stop: the best score is older than the last `patience` scores, if that is not 0."""
     return patience > 0 and since_best(scores) >= patience
 
 
 def explosion(lines: Sequence[Line]) -> str | None:
-    """What has exploded in the last window, with what to do; None if nothing has.
+    """The number that exploded in the last window, with advice; None if nothing has.
 
     >>> calm = [{"update": n, "loss": 2.0, "gradient_norm": 1.0, "kl": 0.1} for n in range(3)]
     >>> explosion([*calm, {"update": 3, "loss": 219.0, "gradient_norm": 9e5, "kl": 217.0}])

@@ -86,8 +86,8 @@ def regression_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **
 def classification_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **options: Any) -> GivenClasses:
     """Classification data from an iterable of tasks, each a pair of examples x (n, D) or (n, C, H, W) and labels (n,).
 
-    Labels mean something within their task alone. Where they are not among the options, `way` is what every task has,
-    and `shot` and `query` what every class has, up to 1-10 and 15.
+    Labels mean something within their task alone. Where they are not among the options, every task has enough classes
+    for `way`. Every class has enough examples for `shot` and `query`, up to 1-10 and 15.
     """
     options = _checked(GivenClasses, options)
     gathered = _gather(tasks, limit)
@@ -99,8 +99,8 @@ def classification_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT
 def labelled_examples(x: Any, labels: Any, **options: Any) -> GivenClasses:
     """Classification data from examples x (N, D) or (N, C, H, W) and their labels (N,): any classes may meet in a task.
 
-    Where they are not among the options, `way` is what each split has, up to 5, and `shot` and `query` what every class
-    has, up to 1-10 and 15.
+    Where they are not among the options, each split has enough classes for `way`, up to 5. Every class has enough
+    examples for `shot` and `query`, up to 1-10 and 15.
     """
     options = _checked(GivenClasses, options)
     examples, names = _examples(x, "x"), _names(labels, "labels")

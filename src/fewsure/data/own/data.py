@@ -111,7 +111,7 @@ class OwnRegression(OwnRows, Regression):
     """
 
     shot: Range = SHOTS
-    """m⁽ᵗ⁾, support rows of a task. Of a range, each meta-batch in training draws a number, small ones more often
+    """m⁽ᵗ⁾, support rows of a task. From a range each meta-batch in training draws a number, small ones more often
     (log-uniform); tests have the middle. The most of a range is lowered to what the groups have."""
 
     unit = "tasks"
@@ -145,7 +145,7 @@ class OwnClassification(OwnRows, Classification):
     """
 
     shot: Range = SHOTS
-    """k, support examples per class. Of a range, each meta-batch in training draws a number, small ones more often
+    """k, support examples per class. From a range each meta-batch in training draws a number, small ones more often
     (log-uniform); tests have the middle. The most of a range is lowered to what the classes have."""
     softmax_temperature: float | None = None
     """The divisor of outputs before the softmax. `none` fits it to validation tasks when training ends, so that

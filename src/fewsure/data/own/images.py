@@ -36,7 +36,7 @@ class Images(ImageSet):
     """
 
     shot: Range = SHOTS
-    """k, support images per class. Of a range, each meta-batch in training draws a number, small ones more often
+    """k, support images per class. From a range each meta-batch in training draws a number, small ones more often
     (log-uniform); tests have the middle. The most of a range is lowered to what the classes have."""
     softmax_temperature: float | None = None
     """The divisor of outputs before the softmax. `none` fits it to validation tasks when training ends, so that
