@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,6 +17,8 @@ from fewsure.algorithms import ALGORITHMS
 from fewsure.core.distributed import rank_zero_first
 from fewsure.core.progress import ProgressLine, silenced
 from fewsure.core.shards import EvaluatedTasks
+from fewsure.data import DATA
+from fewsure.data.own.colours import colour_histograms
 from fewsure.errors import FewsureError
 from fewsure.evaluation.compare import SCORES, is_significant
 from fewsure.evaluation.metrics.paired import PairedScores
@@ -24,22 +26,32 @@ from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.training.experiment import DEFAULT_PRESET, load_preset
 from fewsure.training.runs import LAST, Run
 
-FOLDER = "baselines"
+FOLDER, COLOURS = "baselines", "colours"
 CHOICE = "nll"
 """The score by which the best baseline is chosen, and a run judged: it weighs error and sureness together."""
 CALIBRATION = ("ece", "ece_ci95", "mce", "mce_ci95")
 
 
-def baselines_of(run: Run) -> list[str]:
+class Baseline(NamedTuple):
+    """A method, and what it sees of an example."""
+
+    method: str
+    view: str = ""
+    """Of images, their pixels or histograms of their colours."""
+
+    def __str__(self) -> str:
+        return f"{self.method} on {self.view}" if self.view else self.method
+
+
+def baselines_of(run: Run) -> list[Baseline]:
     """The baselines for a run's kind of task; none where tasks are no user's own."""
-    experiment = run.experiment
-    if experiment.data.grouped_by is None:
+    data = run.experiment.data
+    if data.grouped_by is None:
         return []
-    return [
-        name
-        for name, kind in ALGORITHMS.items()
-        if kind.baseline and experiment.data.kind in kind.kinds and name != experiment.algorithm_name
-    ]
+    methods = [name for name, kind in ALGORITHMS.items() if kind.baseline and data.kind in kind.kinds]
+    views = ("pixels", COLOURS) if data.pictures else ("",)
+    found = [Baseline(method, view) for method in methods for view in views]
+    return [baseline for baseline in found if baseline.method != run.experiment.algorithm_name or data.pictures]
 
 
 def with_baselines(run: Run, summary: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
@@ -49,16 +61,17 @@ def with_baselines(run: Run, summary: Mapping[str, Any], device: torch.device) -
     """
     rows: list[dict[str, Any]] = []
     runs: dict[str, Run] = {}
-    names = baselines_of(run)
-    if not names:
+    baselines = baselines_of(run)
+    if not baselines:
         return dict(summary)
     with ProgressLine("baselines") as line:
-        for done, name in enumerate(names):
-            line.show(done, len(names), name)
+        for done, baseline in enumerate(baselines):
+            name = str(baseline)
+            line.show(done, len(baselines), name)
             began = time.perf_counter()
             try:
                 with silenced():
-                    found = _fitted(run, name, device)
+                    found = fitted(run, baseline, device)
                     result = evaluate_run(
                         found, device, **{key: summary[key] for key in ("tasks", "seed", "stream", "shot")}
                     )
@@ -67,7 +80,7 @@ def with_baselines(run: Run, summary: Mapping[str, Any], device: torch.device) -
                 continue
             runs[name] = found
             rows.append({"name": name, **scores_of(result), "seconds": round(time.perf_counter() - began, 3)})
-        line.show(len(names), len(names))
+        line.show(len(baselines), len(baselines))
     summary = {**summary, "baselines": rows}
     if runs:
         best = min((row for row in rows if row["name"] in runs), key=lambda row: row[CHOICE]["mean"])["name"]
@@ -82,12 +95,14 @@ def scores_of(result: Mapping[str, Any]) -> dict[str, Any]:
     return means | {name: result[name] for name in CALIBRATION if name in result}
 
 
-def _fitted(run: Run, name: str, device: torch.device) -> Run:
+def fitted(run: Run, baseline: Baseline, device: torch.device) -> Run:
     """The run of a baseline on the same data, which is fitted if it is not there or has other options."""
     ours = run.experiment
-    base = load_preset(DEFAULT_PRESET, name, ours.data_name)
-    experiment = replace(base, data=ours.data, training=replace(base.training, seed=ours.training.seed))
-    folder = run.folder / FOLDER / name
+    data: Any = colour_histograms(ours.data) if baseline.view == COLOURS else ours.data
+    kind = next(name for name, kind in DATA.items() if type(data) is kind.data)
+    base = load_preset(DEFAULT_PRESET, baseline.method, kind)
+    experiment = replace(base, data=data, training=replace(base.training, seed=ours.training.seed))
+    folder = run.folder / FOLDER / str(baseline).replace(" ", "-")
 
     def begun() -> Run:
         try:

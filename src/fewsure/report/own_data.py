@@ -1,7 +1,7 @@
 """A user's own data drawn: predictions for groups, errors by the number of examples, and what intervals are worth."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from fewsure.baselines import FOLDER
+from fewsure.baselines import baselines_of, fitted
 from fewsure.core import streams
 from fewsure.core.devices import device_of
 from fewsure.data.pools import Pool
@@ -139,13 +139,10 @@ def groups_drawing(name: str, title: str, run: ReportedRun, groups: Sequence[Gro
 def by_shot(run: ReportedRun, seed: int) -> list[ByShot]:
     """The run's score at several numbers of known examples, and that of its best baseline."""
     lines = [ByShot(run.style.label, run.style.colour, run.style.owner, _scores(run.run, run.result, seed))]
-    best = run.result.get("best_baseline")
-    folder = run.run.folder / FOLDER / str(best)
-    if best is not None and (folder / "config.json").is_file():
-        opened = Run.open(folder)
-        experiment = replace(opened.experiment, data=run.run.experiment.data)  # with tasks that were given in Python
-        baseline = Run(folder, experiment, opened.version)
-        lines.append(ByShot(f"{best} (baseline)", GREY, BASELINE, _scores(baseline, run.result, seed)))
+    for baseline in baselines_of(run.run):
+        if str(baseline) == run.result.get("best_baseline"):
+            found = fitted(run.run, baseline, device_of(run.checkpoint.meta))
+            lines.append(ByShot(f"{baseline} (baseline)", GREY, BASELINE, _scores(found, run.result, seed)))
     return lines
 
 
