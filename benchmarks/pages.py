@@ -81,6 +81,40 @@ ON_A_CORE = """## On one CPU core
 """
 
 
+BOUNDS = """# Results: Theorem 1
+
+With this page you can see how much Theorem 1 guarantees about a new task, and how much could be guaranteed at most.
+
+## Sine-line
+
+The loss is {loss}.
+Each bound holds with probability {confidence} for its own task, in the {form} form.
+
+{table}
+
+1. The bound is the mean over tasks. ± is a 95 % interval over tasks.
+2. A bound is violated where the expected loss exceeds it. The true function gives that loss. A share of {allowed} is
+   allowed.
+3. The bounds of SImPa-latent and of q = p pay for the error of {networks:,} drawn networks.
+4. q = p is SImPa-latent's prior without a look at the examples.
+5. The oracle knows how tasks are made. Its prior is {functions:,} drawn functions. Its posterior is q ∝ p e^(−λ L̂) with
+   the best λ for each task. No posterior over these functions has a smaller bound.
+6. One run trains for all numbers of examples: `--preset bounds`, {updates:,} updates.
+
+[Guarantees](../guarantees.md#theorem-1-of-one-task) has the conditions and the proof.
+
+## Run it again
+
+    .venv/bin/python benchmarks/latent_bounds.py    # about 20 minutes on one core
+    make results
+
+`fewsure certify RUN --shot 5 20 100` gives the same bounds of a run of your own.
+
+Seed {train_seed} for training and {seed} for the new tasks. Device: {device}. fewsure {version}. Training took
+{train_seconds:,.0f} s on one core of a shared machine, and measuring {seconds:,.0f} s of a core.
+"""
+
+
 class Score(NamedTuple):
     """One score of one method."""
 
@@ -135,6 +169,28 @@ def on_a_core(in_context: Sequence[Mapping[str, Any]], exact: Mapping[str, Any])
         trained = (f"{row['updates']:,}", f"{row['train_cpu_seconds']:,.0f} s")
         table.append((f"{name}, seed {row['seed']}", *cells(row), *trained))
     return ON_A_CORE.format(**in_context[0], table=markdown_table(("", *names.values(), "updates", "training"), table))
+
+
+def bounds_page(record: Mapping[str, Any]) -> str:
+    """The page of `benchmarks/latent_bounds.py`."""
+    headers = ("examples", "posterior", "bound", "loss on them", "expected loss", "KL, nats", "violated")
+    rows = [
+        (
+            str(row["shot"]),
+            {"simpa-latent": "SImPa-latent"}.get(name, name),
+            f"{found['bound']['mean']:.3f} ± {found['bound']['ci95']:.3f}",
+            *(f"{found[key]['mean']:.3f}" for key in ("loss", "risk")),
+            f"{found['kl']['mean']:.2f}",
+            f"{100 * found['violated']:.2f} % of {found['tasks']:,}",
+        )
+        for row in record["rows"]
+        for name, found in row.items()
+        if name != "shot"
+    ]
+    shares = {"allowed": record["delta"], "confidence": 1 - record["delta"]}
+    values = record | {name: f"{100 * share:.0f} %" for name, share in shares.items()}
+    values["table"] = markdown_table(headers, rows)
+    return BOUNDS.format(**values)
 
 
 def results_table(rows: Sequence[Sequence[str]]) -> str:
@@ -261,6 +317,7 @@ def write(out: Path | None = None) -> None:
     for name, figure in {"spread": spread_figure(collapse), "functions": functions_figure(collapse)}.items():
         write_atomically(folder / "figures" / f"collapse-{name}.png", figure_png(figure))
     write_atomically(folder / "tables.md", tables_page(_read("tabular")))
+    write_atomically(folder / "bounds.md", bounds_page(_read("latent-bounds")))
     bench_page(_read("bench-h200"), folder / "speed.md", on_cpu=_read("bench-cpu"))
     if out is None:
         for path, fill in ((README, filled), (COLLAPSE, filled_collapse)):
