@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fewsure.algorithms import ALGORITHMS
 from fewsure.report.certificates import BEGIN, END, certificates_section
 from fewsure.reproduce.results import read_results
 from fewsure.reproduce.targets import TARGETS
@@ -102,6 +103,11 @@ def test_the_papers_presets_have_the_numbers_of_its_appendix_and_its_discussion(
     for method in ("abml", "vampire"):
         assert load_preset("paper", method, data).algorithm.train_samples == 4  # type: ignore[attr-defined]
     assert load_preset("paper", "simpa", data).algorithm.warm_up_tasks == 1000  # type: ignore[attr-defined]
+
+
+def test_the_readme_has_a_row_for_each_method() -> None:
+    methods = (ROOT / "README.md").read_text().split("## Methods")[1].split("## Results")[0]
+    assert [name for name in ALGORITHMS if f"`{name}`" not in methods] == []
 
 
 def test_the_readme_says_what_its_results_do_not_show() -> None:
