@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from fewsure import auto
 from fewsure.algorithms import ALGORITHMS
 from fewsure.core.config import Range, field_types, is_learned, optional
 from fewsure.data import DATA
@@ -28,7 +29,7 @@ class Options(TypedDict, total=False):
 
 def module() -> str:
     """The text of the module."""
-    head = HEAD.replace("{methods}", "".join(f'    "{name}",\n' for name in ALGORITHMS))
+    head = HEAD.replace("{methods}", "".join(f'    "{name}",\n' for name in (auto.NAME, *ALGORITHMS)))
     return head + "".join(f"    {name}: {written(hints)}\n" for name, hints in sorted(options().items()))
 
 
@@ -47,6 +48,7 @@ def fields() -> Iterator[tuple[str, Any]]:
         for field in dataclasses.fields(kind):
             if field.name in hints and not is_learned(field):
                 yield field.name, hints[field.name]
+    yield from (("budget", float), ("budget", str), ("methods", tuple[str, ...]))  # of `auto`
 
 
 def written(hints: list[Any]) -> str:

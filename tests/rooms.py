@@ -18,6 +18,7 @@ CAPTIONS = {
     "report": "figures, tables and one page of runs",
     "learner": "the Python interface",
     "features": "a pretrained ResNet",
+    "auto": "several methods on the same data, and one that is selected",
     "baselines": "what needs no meta-training, beside a run",
     "pipeline": "train, calibrate and evaluate a run, with progress",
     "certification": "certificates and thresholds of a trained run",

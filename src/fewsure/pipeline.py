@@ -105,7 +105,7 @@ def train_run(
 ) -> dict[str, Any]:
     """Train to the end, or until SIGINT or SIGTERM; the last logged line."""
     options = run.experiment.training
-    score = _validation(run.experiment, device) if 0 < options.keep_best < options.updates else None
+    score = validation_score(run.experiment, device) if 0 < options.keep_best < options.updates else None
     with (
         event_writer(run.folder, _updates_made(run, device))
         if tensorboard and is_rank_zero()
@@ -147,7 +147,7 @@ def _updates_made(run: Run, device: torch.device) -> int:
     return run.load(device).update if run.has_checkpoint else 0
 
 
-def _validation(experiment: Experiment, device: torch.device) -> Callable[[Parts], float]:
+def validation_score(experiment: Experiment, device: torch.device) -> Callable[[Parts], float]:
     """The mean NLL of validation tasks."""
     data = experiment.data
     if data.train_on_validation:

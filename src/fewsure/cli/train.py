@@ -1,6 +1,9 @@
 """Train an algorithm on a task distribution, and keep everything about it in a run folder.
 
+`fewsure train auto` tries the methods that suit your data and selects one; see `fewsure train auto --help`.
+
 examples:
+  fewsure train auto --data table --file my.csv --task-column group --target y --out runs/mine
   fewsure train simpa --out runs/simpa                       the recommended settings on sine-line
   fewsure train simpa --preset paper --out runs/literal      every value as the paper prints it
   fewsure train maml --updates 20000 --inner-lr 0.003 --out runs/maml
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fewsure.algorithms import ALGORITHMS
+from fewsure.auto import NAME as AUTO
 from fewsure.cli.common import Common, parse, parse_groups, peek
 from fewsure.cli.options import first_line
 from fewsure.core.distributed import is_rank_zero, process_group
@@ -64,6 +68,11 @@ class Options(Common):
 
 def main(arguments: list[str]) -> None:
     """Train, and show how it went."""
+    if arguments[:1] == [AUTO]:
+        from fewsure.cli.auto import main as select
+
+        select(arguments[1:])
+        return
     options, experiment = read_experiment(arguments)
     for name in ("checkpoint_every", "keep_last", "max_skipped"):
         require(getattr(options, name) >= 1, name, "at least 1", getattr(options, name))

@@ -6,8 +6,9 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
+from fewsure import auto
 from fewsure.algorithms import ALGORITHMS
 from fewsure.baselines import with_baselines
 from fewsure.certification.certify import Request, certify_run
@@ -25,7 +26,7 @@ from fewsure.learner.adapted import Adapted, adapt, load_adapted
 from fewsure.learner.options import Method, Options
 from fewsure.learner.predictor import Predictor
 from fewsure.pipeline import evaluate_run, start_run, train_run
-from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
+from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, default_data, load_preset
 from fewsure.training.runs import Run
 from fewsure.types import Algorithm
 
@@ -36,8 +37,8 @@ INDUCTIVE_DEFAULTS = {"norm": "instance", "centred": False, "temperature_exponen
 class Learner:
     """Learns from many tasks how to learn a new one from a few examples.
 
-        learner = fewsure.Learner("simpa", data=my_tasks)
-        learner.train(updates=5_000)
+        learner = fewsure.Learner(data=my_tasks)
+        learner.train()
         adapted = learner.adapt(x_support, y_support)
         p = adapted.predict(x)
 
@@ -47,6 +48,9 @@ class Learner:
     them. With `out`, the run lives in that folder from the start, and goes on there after an interruption, in another
     process too.
 
+    By default `auto` fits and trains the methods that suit the data, and validation groups select one of them. Its
+    options are `budget` (`"5m"`), `methods`, `seed` and those of the data.
+
     A method may also be an object of `fewsure.algorithms`. It has the values that it was made with, where a name has
     those of the preset.
 
@@ -55,7 +59,7 @@ class Learner:
 
     def __init__(
         self,
-        algorithm: Method | str | Algorithm = "simpa",
+        algorithm: Method | str | Algorithm = "auto",
         data: Any = "sine-line",
         *,
         preset: str = DEFAULT_PRESET,
@@ -64,7 +68,12 @@ class Learner:
         **options: Unpack[Options],
     ) -> None:
         self._device = find_device(str(device))
-        self._experiment = _experiment(algorithm, data, preset, options)
+        self._experiment: Experiment | None = None
+        self._auto: _Auto | None = None
+        if algorithm == auto.NAME:
+            self._auto = _auto(data, preset, options)
+        else:
+            self._experiment = _experiment(algorithm, data, preset, options)
         self._folder = Path(out) if out is not None else self._temporary_folder()
         self._predictor: Predictor | None = None
 
@@ -75,26 +84,30 @@ class Learner:
 
     @property
     def experiment(self) -> Experiment:
-        """All options."""
+        """All options; with `auto`, those of the method that training has selected."""
+        if self._experiment is None:
+            raise FewsureError("auto has selected no method yet: call train() first")
         return self._experiment
 
     def train(self, updates: int | None = None, *, quiet: bool = False, checkpoint_every: int = 500) -> "Learner":
         """Train to the end, with progress on standard error; go on from the last checkpoint, if there is one.
 
         An interruption (Ctrl-C) finishes the update in hand and leaves a checkpoint; the same call goes on from there,
-        and ends in the same numbers.
+        and ends in the same numbers. `auto` has a budget in place of `updates`.
         """
+        if self._auto is not None:
+            return self._select(self._auto, updates, quiet)
         checkpoint_every = checked(int, checkpoint_every, "checkpoint_every")
         require(checkpoint_every >= 1, "checkpoint_every", "at least 1", checkpoint_every)
-        training = self._experiment.training
+        training = self.experiment.training
         if updates is not None:
             training = dataclasses.replace(training, updates=checked(int, updates, "updates"))
-        if self._predictor is not None and training.updates != self._experiment.training.updates:
+        if self._predictor is not None and training.updates != self.experiment.training.updates:
             raise FewsureError(
-                f"this learner was trained with {self._experiment.training.updates:,} updates, over which its learning "
+                f"this learner was trained with {self.experiment.training.updates:,} updates, over which its learning "
                 f"rate has run down, but got {training.updates:,}; train a new Learner"
             )
-        experiment = dataclasses.replace(self._experiment, training=training)
+        experiment = dataclasses.replace(self.experiment, training=training)
         with silenced(quiet):
             run = start_run(self._folder, experiment, resume=True)
             try:
@@ -103,6 +116,24 @@ class Learner:
                 raise KeyboardInterrupt(f"stopped; {self._folder} holds a checkpoint, and train() goes on") from stopped
         self._open(run)
         return self
+
+    def _select(self, plan: "_Auto", updates: int | None, quiet: bool) -> "Learner":
+        if updates is not None:
+            raise FewsureError(
+                f"auto trains by `budget`, an option of Learner(…), but got {updates} updates; leave them out"
+            )
+        with silenced(quiet):
+            try:
+                run, _ = auto.select(self._folder, plan.experiments, self._device, budget=plan.budget, resume=True)
+            except Stopped as stopped:
+                raise KeyboardInterrupt(f"stopped; {self._folder} holds what is done, and train() goes on") from stopped
+        self._open(run)
+        return self
+
+    @property
+    def selection(self) -> dict[str, Any] | None:
+        """The table of `auto`: every method with its scores on validation tasks, and the one that is selected."""
+        return auto.kept(self._folder)
 
     def adapt(self, x: Any, y: Any = None) -> Adapted:
         """Adapt to a task's few examples: x (N, …) as numpy, list or tensor, and y (N,), numbers or labels of any kind.
@@ -175,6 +206,8 @@ class Learner:
         return load_adapted(self._trained(), path)
 
     def __repr__(self) -> str:
+        if self._experiment is None:
+            return "Learner(auto, not trained yet)"
         trained = "trained" if self._predictor is not None else "not trained yet"
         return f"Learner({self._experiment.algorithm_name} on {self._experiment.data_name}, {trained})"
 
@@ -204,7 +237,7 @@ def load(folder: str | Path, *, data: Any = None, device: str = "auto") -> Learn
     if data is not None:
         run = Run(run.folder, _with_source(run.experiment, data), run.version)
     learner = Learner.__new__(Learner)
-    learner._device, learner._folder = find_device(device), run.folder
+    learner._device, learner._folder, learner._auto = find_device(device), run.folder, None
     learner._open(run)
     return learner
 
@@ -221,24 +254,54 @@ def _with_source(experiment: Experiment, data: Any) -> Experiment:
     return dataclasses.replace(experiment, data=dataclasses.replace(there, source=given.source))
 
 
+class _Auto(NamedTuple):
+    """What `auto` tries, and for how long."""
+
+    experiments: Mapping[str, Experiment]
+    budget: float
+
+
+def _auto(data: Any, preset: str, options: Mapping[str, Any]) -> _Auto:
+    if preset != DEFAULT_PRESET:
+        raise FewsureError(f"auto takes the preset {DEFAULT_PRESET} of each method, but got {preset!r}; leave it out")
+    own = dict(options)
+    budget, methods, seed = own.pop("budget", auto.BUDGET), own.pop("methods", ()), own.pop("seed", 0)
+    name, given = _data(data, own)
+    given = default_data(name) if given is None else given
+    for option in own:
+        require_known("option of auto", option, [*field_types(type(given)), "budget", "methods", "seed"])
+    inductive = {option: value for option, value in INDUCTIVE_DEFAULTS.items() if option not in own}
+    found = auto.candidates(
+        name,
+        _changed(given, own),
+        methods=checked(tuple[str, ...], methods, "methods"),
+        seed=checked(int, seed, "seed"),
+    )
+    return _Auto({method: _known_options(one, inductive) for method, one in found.items()}, auto.read_budget(budget))
+
+
 def _experiment(method: str | Algorithm, data: Any, preset: str, options: Mapping[str, Any]) -> Experiment:
     algorithm, preset = _method_name(method), checked(str, preset, "preset")
-    if isinstance(data, (str, Path)):
-        name = str(data)
-        if name not in DATA and Path(name).exists():
-            hint = (
-                "fewsure.Images(folder=…)" if Path(name).is_dir() else "fewsure.Table(file=…, task_column=…, target=…)"
-            )
-            raise FewsureError(f"expected `data` to be the name of a data set, but {name} is a path; give {hint}")
-        require_known("data", name, [known for known in DATA if not known.startswith("given-")])
-        base = _preset(preset, algorithm, name)
-    else:
-        own = data if _is_data(data) else _own_data(data, options)
-        name = next(name for name, kind in DATA.items() if type(own) is kind.data)
-        base = dataclasses.replace(_preset(preset, algorithm, name), data=own)
+    name, given = _data(data, options)
+    base = _known_options(load_preset(preset, algorithm, name), INDUCTIVE_DEFAULTS)
+    if given is not None:
+        base = dataclasses.replace(base, data=given)
     if not isinstance(method, str):
         base = dataclasses.replace(base, algorithm=_changed(method, vars(method)))
     return _with_options(base, options)
+
+
+def _data(data: Any, options: Mapping[str, Any]) -> tuple[str, Any]:
+    """The name of a data set, and the data as they were given; None where they are the data set of that name."""
+    if not isinstance(data, (str, Path)):
+        own = data if _is_data(data) else _own_data(data, options)
+        return next(name for name, kind in DATA.items() if type(own) is kind.data), own
+    name = str(data)
+    if name not in DATA and Path(name).exists():
+        hint = "fewsure.Images(folder=…)" if Path(name).is_dir() else "fewsure.Table(file=…, task_column=…, target=…)"
+        raise FewsureError(f"expected `data` to be the name of a data set, but {name} is a path; give {hint}")
+    require_known("data", name, [known for known in DATA if not known.startswith("given-")])
+    return name, None
 
 
 def _method_name(method: Any) -> str:
@@ -252,11 +315,10 @@ def _method_name(method: Any) -> str:
     return str(method)
 
 
-def _preset(preset: str, algorithm: str, data: str) -> Experiment:
-    """A preset whose predictions are each of one query."""
-    base = load_preset(preset, algorithm, data)
-    known = field_types(type(base.network)) | field_types(type(base.data))
-    return _with_options(base, {name: value for name, value in INDUCTIVE_DEFAULTS.items() if name in known})
+def _known_options(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
+    """The experiment with those of the values that its network and its data know."""
+    known = field_types(type(experiment.network)) | field_types(type(experiment.data))
+    return _with_options(experiment, {name: value for name, value in values.items() if name in known})
 
 
 def _is_data(data: Any) -> bool:

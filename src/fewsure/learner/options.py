@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 Method = Literal[
+    "auto",
     "simpa",
     "simpa-latent",
     "tnp",
@@ -29,6 +30,7 @@ class Options(TypedDict, total=False):
 
     activation: Literal["relu", "silu"]
     amplitude: Sequence[float]
+    budget: float | str
     centred: bool
     chaser: bool
     chunk_size: int | None
@@ -89,6 +91,7 @@ class Options(TypedDict, total=False):
     likelihood_scale: float
     lr: float
     lr_warm_up: int
+    methods: Sequence[str]
     momentum: float
     noise_floor: float
     noise_std: float | None

@@ -167,6 +167,30 @@ def _signed(difference: Mapping[str, float]) -> str:
     return f"{'+' * (difference['mean'] >= 0)}{unit_cell(difference)}"
 
 
+def selection_table(table: Mapping[str, Any]) -> Table:
+    """The methods that `auto` has tried, with their scores on the validation tasks that select."""
+    scored = [row for row in table["methods"] if "reason" not in row]
+    error = next((name for name in ("mae", "accuracy", "mse") if all(name in row for row in scored)), table["score"])
+    rows = [
+        (
+            row["name"],
+            unit_cell(row[table["score"]]),
+            unit_cell(row[error]),
+            f"{row['updates']:,}",
+            f"{row['seconds']:.0f}",
+        )
+        for row in sorted(scored, key=lambda row: row[table["score"]]["mean"])
+    ]
+    return Table(
+        f"methods on {table['tasks']:,} validation tasks",
+        ("method", table["score"].upper(), error.upper() if len(error) == 3 else error, "updates", "seconds"),
+        rows,
+        right=frozenset({3, 4}),
+        aside=frozenset(range(1, len(rows))),
+        notes=[f"no {row['name']}: {row['reason']}" for row in table["methods"] if "reason" in row],
+    )
+
+
 def comparison_table(compared: Compared) -> Table:
     """Each score of two runs on the same tasks, and whether the difference is significant."""
     first, second = (str(run.folder) for run in (compared.first, compared.second))

@@ -207,6 +207,20 @@ def load_preset(name: str, algorithm: str, data: str) -> Experiment:
     return from_values(values | {"preset": name}, source=f"preset {data}/{name}", partial=True)
 
 
+def has_preset(name: str, algorithm: str, data: str) -> bool:
+    """Whether a preset of a data set has settings for a method."""
+    names = preset_names(data)
+    return name in names and any(algorithm in layer for layer in _preset_layers(name, data))
+
+
+def default_data(data: str) -> Any:
+    """The options of a data set in its recommended preset, whatever the method."""
+    values: dict[str, Any] = {}
+    for layer in _preset_layers(DEFAULT_PRESET, data):
+        values |= layer.get("data", {})
+    return from_record(DATA[data].data, values, source=f"preset {data}/{DEFAULT_PRESET}", partial=True)
+
+
 def preset_names(data: str) -> list[str]:
     """The presets of a data set.
 
