@@ -83,7 +83,8 @@ ON_A_CORE = """## On one CPU core
 
 BOUNDS = """# Results: Theorem 1
 
-With this page you can see how much Theorem 1 guarantees about a new task, and how much could be guaranteed at most.
+With this page you can see how much Theorem 1 guarantees about a new task. Beside it stands an oracle that knows how
+tasks are made.
 
 ## Sine-line
 
@@ -92,13 +93,13 @@ Each bound holds with probability {confidence} for its own task, in the {form} f
 
 {table}
 
-1. The bound is the mean over tasks. ± is a 95 % interval over tasks.
+1. The bound is the mean over tasks. ± is a 95 % interval over tasks. q = p and the oracle have the first of the tasks.
 2. A bound is violated where the expected loss exceeds it. The true function gives that loss. A share of {allowed} is
    allowed.
 3. The bounds of SImPa-latent and of q = p pay for the error of {networks:,} drawn networks.
 4. q = p is SImPa-latent's prior without a look at the examples.
-5. The oracle knows how tasks are made. Its prior is {functions:,} drawn functions. Its posterior is q ∝ p e^(−λ L̂) with
-   the best λ for each task. No posterior over these functions has a smaller bound.
+5. The oracle's prior is {functions:,} functions, drawn as tasks are made. Its posterior is q ∝ p e^(−λ L̂) with the best
+   λ for each task. With this prior no posterior has a smaller bound.
 6. One run trains for all numbers of examples: `--preset bounds`, {updates:,} updates.
 
 [Guarantees](../guarantees.md#theorem-1-of-one-task) has the conditions and the proof.
@@ -173,7 +174,15 @@ def on_a_core(in_context: Sequence[Mapping[str, Any]], exact: Mapping[str, Any])
 
 def bounds_page(record: Mapping[str, Any]) -> str:
     """The page of `benchmarks/latent_bounds.py`."""
-    headers = ("examples", "posterior", "bound", "loss on them", "expected loss", "KL, nats", "violated")
+    headers = (
+        "examples",
+        "posterior",
+        "bound",
+        "loss on them",
+        "expected loss",
+        "KL, nats",
+        "violated",
+    )
     rows = [
         (
             str(row["shot"]),
