@@ -385,7 +385,10 @@ def empty(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (undecodable, r"images_background\.zip: images_background/A/c/1\.png to be a PNG or JPEG image, but"),
+        (
+            undecodable,
+            r"images_background\.zip: images_background/A/c/1\.png to be a PNG, JPEG, .* image, but",
+        ),
         (too_deep, r"ALPHABET/CHARACTER/NAME\.png, but got .*images_background\.zip: A/c/d/1\.png"),
         (empty, r"train has no examples"),
         (Path.unlink, r"is not in .*omniglot: expected images_background .*; run `fewsure data get omniglot`, or put"),

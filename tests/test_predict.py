@@ -240,17 +240,18 @@ WRONG = {
     "no image": (
         "images",
         f"{IMAGES} --query {{images}}/broken/1.png",
-        "broken/1.png to be a PNG or JPEG image, but it cannot be decoded (it is another kind of file)\n",
+        "broken/1.png to be a PNG, JPEG, WebP, BMP or TIFF image, but it cannot be decoded (it is another kind"
+        " of file)\n",
     ),
     "a flat support folder": (
         "images",
         "--support {images}/query --query {images}/query",
-        "a folder with a folder of PNG or JPEG images for each class, but",
+        "a folder with a folder of PNG, JPEG, WebP, BMP or TIFF images for each class, but",
     ),
     "a query folder without images": (
         "images",
         f"{IMAGES} --query {{images}}/empty",
-        "an image, or a folder of PNG or JPEG images, but",
+        "an image, or a folder of PNG, JPEG, WebP, BMP or TIFF images, but",
     ),
 }
 

@@ -12,7 +12,7 @@ import torch
 
 from fewsure.certification.freshness import Record, data_record, record_data
 from fewsure.core.distributed import any_process, is_rank_zero, rank_zero_first
-from fewsure.core.progress import ProgressLine, silenced
+from fewsure.core.progress import ProgressLine, note, silenced
 from fewsure.core.signals import Stopped, StopSignal
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError
@@ -52,6 +52,8 @@ def _start_run(folder: Path, experiment: Experiment, resume: bool, start: Start 
         for split in needed_splits(experiment):  # what cannot be trained on leaves nothing behind
             shots = experiment.data.training_shots if split == "train" else (experiment.data.test_shot,)
             experiment.data.tasks(split, torch.device("cpu")).with_shot(shots[-1])
+        for doubt in experiment.data.doubts():
+            note(doubt)
         return _begun(Run.create(folder, experiment), start)
     run = Run.open(folder)
     experiment = dataclasses.replace(experiment, data=experiment.data.prepared())

@@ -26,6 +26,12 @@ def silenced(quiet: bool = True) -> Iterator[None]:
         _silent.reset(before)
 
 
+def note(text: str) -> None:
+    """One line on standard error, unless progress is silenced."""
+    if not _silent.get():
+        print(f"fewsure: {text}", file=sys.stderr, flush=True)
+
+
 class ProgressLine:
     """`with ProgressLine("training") as line: line.show(done, total, "loss 1.23")`."""
 

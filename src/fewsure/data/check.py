@@ -17,11 +17,13 @@ from fewsure.data import DATA_SETS
 from fewsure.data.io.cache import load
 from fewsure.data.io.checksums import verify
 from fewsure.data.io.feature_files import feature_splits, features_file, load_features
+from fewsure.data.io.images import KINDS
 from fewsure.data.io.table_files import Columns
+from fewsure.data.own.doubts import doubts_about_rows, doubts_about_splits
 from fewsure.data.own.images import PLACEMENT, Found, find_images, image_splits, load_image
 from fewsure.data.own.rows import SHARES, Rows, row_splits
 from fewsure.data.own.tables import Table, TableClasses, open_table
-from fewsure.data.pools import SPLITS, Pool
+from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.errors import FewsureError
 
 Result = dict[str, Any]
@@ -111,9 +113,9 @@ def _check_images(folder: Path) -> Result:
     """Decode every image of a folder of class folders."""
     images, others = find_images(folder)
     if not images:
-        raise FewsureError(f"expected {PLACEMENT}, but {folder} has none; supported are PNG and JPEG files")
+        raise FewsureError(f"expected {PLACEMENT}, but {folder} has none; supported are {KINDS} files")
     usable: list[Found] = []
-    unusable = [{"file": str(path), "why": "no PNG or JPEG file in a class folder"} for path in others]
+    unusable = [{"file": str(path), "why": f"no {KINDS} file in a class folder"} for path in others]
     sizes: Counter[tuple[int, int]] = Counter()
     with ProgressLine(f"reading {folder.name}") as line:
         for done, found in enumerate(images, start=1):
@@ -157,6 +159,7 @@ def _check_table(path: Path, roles: Roles) -> Result:
         return result
     rows = data.rows()
     splits = row_splits(rows, SHARES, rows.held_out_name)
+    result["warnings"] = doubts_about_rows(rows) + doubts_about_splits(*_units(rows, splits, data))
     result |= {"data": "table" if data.unit == "tasks" else data.name, "unit": data.unit, "inputs": list(rows.columns)}
     result["splits"] = {split: counted(Counter(rows.unit[splits == split].tolist())) for split in SPLITS}
     if data.unit == "tasks":
@@ -164,6 +167,16 @@ def _check_table(path: Path, roles: Roles) -> Result:
     elif rows.task is not None:
         result["classes_of_a_task"] = _largest_way(rows, splits)
     return result
+
+
+def _units(
+    rows: Rows, splits: NDArray[np.str_], data: Table | TableClasses
+) -> tuple[dict[Split, int], str, int | None]:
+    """Groups or classes of each split, what they are, and how many independent tasks there are to test on."""
+    sizes = {split: len(set(rows.held_out[splits == split].tolist())) for split in SPLITS}
+    if data.unit == "tasks":
+        return sizes, "tasks", sizes["test"]
+    return sizes, "classes" if rows.task is None else "groups", None if rows.task is None else sizes["test"] // 2
 
 
 def _column_facts(table: Columns, name: str) -> str:

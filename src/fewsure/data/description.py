@@ -64,6 +64,8 @@ class DataSet:
     """Raised whenever a change to the reader changes what it gives, so that caches are made anew."""
     place: Path | None = None
     """Where it is, if not in the data root."""
+    unreadable: float = 0.0
+    """The share of its examples that may be unreadable: they are left out and counted."""
 
     @property
     def folder(self) -> Path:

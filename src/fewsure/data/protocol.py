@@ -129,6 +129,10 @@ class Data(Protocol):
         """The same data, read anew, with the scale of its training examples."""
         return self
 
+    def doubts(self) -> list[str]:
+        """What is doubtful about a user's own data, each in one line with what to do."""
+        return []
+
     def stored_features(self, split: Split) -> Pool | None:
         """The features of a split as they are stored, where examples are features."""
         return None

@@ -21,7 +21,7 @@ from fewsure.core.config import checked, from_json
 from fewsure.core.files import write_atomically
 from fewsure.errors import Diverged, FewsureError, require
 from fewsure.evaluation.temperature import temperature_of
-from fewsure.learner.inputs import frame_targets, read_frame, read_inputs, read_targets
+from fewsure.learner.inputs import frame_targets, read_frame, read_inputs, read_targets, require_one_group
 from fewsure.learner.labels import Labels, read_labels
 from fewsure.learner.prediction import ClassPrediction, Form, Promise, ValuePrediction
 from fewsure.learner.predictor import Predictor, State
@@ -222,6 +222,9 @@ class Adapted:
 def adapt(predictor: Predictor, x: Any, y: Any = None) -> Adapted:
     """Adapt to a few examples: x (N, …), and y (N,) numbers or labels of any kind; or the rows of a DataFrame."""
     frame, x = read_frame(x, predictor.scale)
+    column = getattr(predictor.experiment.data, "task_column", None)
+    if frame is not None and column in frame.columns.names:
+        require_one_group(frame.columns, column, None)
     if y is None:
         y = frame_targets(frame, predictor.experiment.data.target_column)
     inputs = read_inputs(x, predictor.scale, "x")

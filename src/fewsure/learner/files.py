@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from fewsure.core.config import finite
 from fewsure.core.files import writing
-from fewsure.data.io.images import is_image
+from fewsure.data.io.images import KINDS, is_image
 from fewsure.data.io.table_files import Columns, read_blocks, read_table
 from fewsure.data.own.images import load_image
 from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
 from fewsure.learner.adapted import Adapted
-from fewsure.learner.inputs import read_columns
+from fewsure.learner.inputs import read_columns, require_one_group
 from fewsure.learner.prediction import ClassPrediction, ValuePrediction
 from fewsure.training.experiment import Experiment
 
@@ -47,6 +47,8 @@ class Files:
         self._inverted = data.inverted
         self._target = target or data.target_column or USUAL_TARGETS[self._kind]
         self._columns: Sequence[str] = self._scale.columns
+        self._task_column: str = getattr(data, "task_column", None) or ""
+        self._group: str | None = None
 
     @property
     def point(self) -> str:
@@ -70,6 +72,8 @@ class Files:
         )
         if not self._columns:
             self._columns = [name for name in table.names if name != self._target]
+        if self._task_column in table.names:
+            self._group = require_one_group(table, self._task_column, None)
         return self._inputs(table), y.tolist()
 
     def query(self, path: Path, size: int) -> Iterator[Points]:
@@ -80,6 +84,8 @@ class Files:
             if first is None:
                 raise FewsureError(f"expected rows to predict in {path}, but it has none")
             for block in chain([first], blocks):
+                if self._task_column in block.names and self._group is not None:
+                    require_one_group(block, self._task_column, self._group)
                 yield Points(list(range(block.first, block.first + len(block))), self._inputs(block))
             return
         files = iter(_query_images(path))
@@ -105,8 +111,7 @@ class Files:
         files = {label: members for label, members in files.items() if members}
         if not files:
             raise FewsureError(
-                f"expected --support to be a folder with a folder of PNG or JPEG images for each class, but {path} has "
-                "none"
+                f"expected --support to be a folder with a folder of {KINDS} images for each class, but {path} has none"
             )
         labels = [label for label, members in files.items() for _ in members]
         return self._images([file for members in files.values() for file in members]), labels
@@ -122,7 +127,7 @@ def _query_images(path: Path) -> list[Path]:
         return [path]
     files = sorted(file for file in path.rglob("*") if file.is_file() and is_image(file.name))
     if not files:
-        raise FewsureError(f"expected --query to be an image, or a folder of PNG or JPEG images, but {path} has none")
+        raise FewsureError(f"expected --query to be an image, or a folder of {KINDS} images, but {path} has none")
     return files
 
 

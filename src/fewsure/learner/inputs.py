@@ -24,6 +24,22 @@ def read_columns(table: Columns, names: Sequence[str]) -> NDArray[np.float64]:
     return table.matrix(names)
 
 
+def require_one_group(table: Columns, column: str, known: str | None) -> str:
+    """The one group of a table's rows, by a column with their groups; `known` is the group that it must be."""
+    groups = sorted(set(table.text[column]), key=lambda group: group != known)
+    if known is not None and groups != [known]:
+        raise FewsureError(
+            f"{table.where}: expected rows of the support's group, {known!r}, but `{column}` has {groups[-1]!r}; "
+            "predict each group from its own support"
+        )
+    if len(groups) > 1:
+        two = " and ".join(map(repr, sorted(groups)[:2]))
+        raise FewsureError(
+            f"{table.where}: expected rows of one group, but `{column}` has {two}; adapt to each group by itself"
+        )
+    return groups[0]
+
+
 def read_frame(x: Any, scale: Scale) -> tuple[Frame | None, Any]:
     """A DataFrame and its inputs; (None, x) of another kind of x. A run on arrays takes its columns as they are."""
     if not is_frame(x):

@@ -24,7 +24,7 @@ import torch
 
 from fewsure.core.config import from_json
 from fewsure.core.places import cache_root
-from fewsure.core.progress import ProgressLine
+from fewsure.core.progress import ProgressLine, note
 from fewsure.data.description import DataSet, Item
 from fewsure.data.io.checksums import verify
 from fewsure.data.pools import Pool, Split, pool_checksum
@@ -104,12 +104,29 @@ def _build(dataset: DataSet, split: Split, place: Path) -> None:
 
 def _write(path: Path, dataset: DataSet, split: Split, items: list[Item]) -> dict[str, Any]:
     """Write the examples; the index of what was written."""
-    array = np.lib.format.open_memmap(path, mode="w+", dtype=dataset.dtype, shape=(len(items), *dataset.shape))
+    whole = np.lib.format.open_memmap(path, mode="w+", dtype=dataset.dtype, shape=(len(items), *dataset.shape))
+    kept: list[Item] = []
+    broken: list[FewsureError] = []
     with ProgressLine(f"decoding {dataset.name} ({split})") as line:
-        for row, item in enumerate(items):
-            array[row] = item.load()
-            if (row + 1) % SHOW_EVERY == 0 or row + 1 == len(items):
-                line.show(row + 1, len(items))
+        for done, item in enumerate(items, start=1):
+            try:
+                whole[len(kept)] = item.load()
+                kept.append(item)
+            except FewsureError as error:
+                broken.append(error)
+                if len(broken) > dataset.unreadable * len(items):
+                    raise _too_many(broken, len(items), dataset) from error
+            if done % SHOW_EVERY == 0 or done == len(items):
+                line.show(done, len(items))
+    array = whole
+    if broken:
+        note(f"{split}: {len(broken)} of {len(items):,} examples are unreadable, and are left out: {broken[0]}")
+        array = np.lib.format.open_memmap(
+            path.with_name(f"kept-{path.name}"), mode="w+", dtype=dataset.dtype, shape=(len(kept), *dataset.shape)
+        )
+        array[:] = whole[: len(kept)]
+        path.with_name(f"kept-{path.name}").replace(path)
+        items = kept
     array.flush()
     classes = {label: list(members) for label, members in groupby(items, key=lambda item: item.label)}
     starts = torch.tensor([0, *(len(members) for members in classes.values())]).cumsum(0)
@@ -120,6 +137,16 @@ def _write(path: Path, dataset: DataSet, split: Split, items: list[Item]) -> dic
         "groups": [members[0].group for members in classes.values()],
         "starts": starts.tolist(),
     }
+
+
+def _too_many(broken: list[FewsureError], items: int, dataset: DataSet) -> FewsureError:
+    """The error of the first unreadable example, with how many are allowed where some are."""
+    if not dataset.unreadable:
+        return broken[0]
+    return FewsureError(
+        f"{broken[0]}; more than {dataset.unreadable:.0%} of {items:,} examples are unreadable; `fewsure data check "
+        f"{dataset.folder}` names them all: remove them"
+    )
 
 
 def _clear_abandoned(folder: Path) -> None:

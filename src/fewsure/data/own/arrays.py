@@ -1,7 +1,7 @@
 """Tasks that a user has in Python: arrays with labels, a list of tasks, or a generator of them."""
 
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fewsure.core.config import UNRECORDED, Range, checked, ends, field_types, read_range
+from fewsure.data.io.frames import Frame, is_frame
 from fewsure.data.own.data import OwnClassification, OwnRegression, OwnRows
 from fewsure.data.own.rows import SHARES, Rows
 from fewsure.data.scaling import require_pixels
@@ -73,8 +74,8 @@ def regression_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **
     (1, 10)
     """
     options = _checked(GivenRegression, options)
-    gathered = _gather(tasks, limit)
-    rows = _rows(gathered, [_targets(y, number) for number, (_, y) in enumerate(gathered)])
+    gathered, columns = _gather(tasks, limit)
+    rows = _rows(gathered, [_targets(y, number) for number, (_, y) in enumerate(gathered)], columns)
     if rows.x.ndim != 2:
         raise FewsureError(f"expected regression inputs of shape (N, D), but got {rows.x.shape}")
     typical = int(np.quantile([len(y) for _, y in gathered], 0.25))
@@ -90,10 +91,10 @@ def classification_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT
     for `way`. Every class has enough examples for `shot` and `query`, up to 1-10 and 15.
     """
     options = _checked(GivenClasses, options)
-    gathered = _gather(tasks, limit)
+    gathered, columns = _gather(tasks, limit)
     labels = [_names(y, f"labels of task {number}") for number, (_, y) in enumerate(gathered)]
     counts = [np.unique(names, return_counts=True)[1] for names in labels]
-    return _classes(_rows(gathered, labels), min(map(len, counts)), int(np.concatenate(counts).min()), options)
+    return _classes(_rows(gathered, labels, columns), min(map(len, counts)), int(np.concatenate(counts).min()), options)
 
 
 def labelled_examples(x: Any, labels: Any, **options: Any) -> GivenClasses:
@@ -115,6 +116,7 @@ def own_tasks(data: Any, **options: Any) -> GivenRegression | GivenClasses:
     """The data that a user has in Python; `options` are those of the data.
 
     By its form it is {class: examples}, (x, labels), a list or generator of tasks (x, y), or a function that makes one.
+    Tasks whose y are numbers are regression; those of text or of true and false are classification.
     """
     if callable(data):
         data = data()
@@ -132,8 +134,8 @@ def own_tasks(data: Any, **options: Any) -> GivenRegression | GivenClasses:
             f"tasks (x, y), or {{class: examples}}, but got {type(data).__name__}"
         )
     tasks = list(islice(data, LIMIT))
-    if tasks and _is_pair(tasks[0]) and _array(tasks[0][1], "y of task 0").dtype.kind == "f":
-        return regression_tasks(tasks, **options)
+    if tasks and _is_pair(tasks[0]) and _array(tasks[0][1], "y of task 0").dtype.kind in "fiu":
+        return regression_tasks(tasks, **options)  # whole numbers are numbers, too
     return classification_tasks(tasks, **options)
 
 
@@ -160,23 +162,27 @@ def _checked(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: checked(known[name], value, name) for name, value in options.items()}
 
 
-def _gather(tasks: Iterable[tuple[Any, Any]], limit: int) -> list[tuple[Array, Array]]:
-    gathered = []
+def _gather(tasks: Iterable[tuple[Any, Any]], limit: int) -> tuple[list[tuple[Array, Array]], tuple[str, ...]]:
+    """Arrays x and y of each task, and the names of the columns of x where tasks are data frames."""
+    gathered: list[tuple[Array, Array]] = []
+    columns: tuple[str, ...] = ()
     for number, task in enumerate(islice(tasks, limit)):
         if not _is_pair(task):
             raise FewsureError(f"expected task {number} to be a pair (x, y) of arrays, but got {type(task).__name__}")
-        x, y = _examples(task[0], f"x of task {number}"), _array(task[1], f"y of task {number}")
+        if is_frame(task[0]):
+            columns = columns or tuple(Frame(task[0]).columns.names)
+        x, y = _examples(task[0], f"x of task {number}", columns), _array(task[1], f"y of task {number}")
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
         _require_same(len(x), len(y) if y.ndim else 0, f"x and y of task {number}")
         gathered.append((x, y))
     if not gathered:
         raise FewsureError("expected tasks (x, y), but the data given has none")
-    return gathered
+    return gathered, columns
 
 
-def _rows(gathered: list[tuple[Array, Array]], y: list[Array]) -> Rows:
+def _rows(gathered: list[tuple[Array, Array]], y: list[Array], columns: tuple[str, ...]) -> Rows:
     task = np.repeat([f"task {number}" for number in range(len(gathered))], list(map(len, y)))
-    return Rows(_concatenate([x for x, _ in gathered]), np.concatenate(y), task, None, (), "the tasks given")
+    return Rows(_concatenate([x for x, _ in gathered]), np.concatenate(y), task, None, columns, "the tasks given")
 
 
 def _is_pair(task: Any) -> bool:
@@ -192,8 +198,14 @@ def _array(values: Any, what: str) -> Array:
         raise FewsureError(f"expected {what} to be an array, but its rows differ in length") from error
 
 
-def _examples(values: Any, what: str) -> Array:
-    """Inputs (N, *D): bytes as they are, other numbers in double precision."""
+def _examples(values: Any, what: str, columns: Sequence[str] = ()) -> Array:
+    """Inputs (N, *D): bytes as they are, other numbers in double precision; `columns` of a data frame, by name."""
+    if is_frame(values):
+        frame = Frame(values).columns
+        missing = [name for name in columns if name not in frame.names]
+        if missing:
+            raise FewsureError(f"expected {what} to have the columns of the first task, but `{missing[0]}` is missing")
+        values = frame.matrix(columns or frame.names)
     x = _array(values, what)
     x = x[:, None] if x.ndim == 1 else x
     if x.dtype.kind not in "fiub" or x.ndim < 2 or 0 in x.shape:

@@ -1,5 +1,6 @@
 """A user's own rows as data: regression tasks that are groups of rows, or classes."""
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
@@ -12,6 +13,7 @@ from fewsure.core.config import LEARNED, Range, ends
 from fewsure.data.classification import Classification
 from fewsure.data.episodes import RowTasks
 from fewsure.data.memory import forget, remembered
+from fewsure.data.own.doubts import doubts_about_rows, doubts_about_splits
 from fewsure.data.own.rows import SHARES, Rows, Shares, require_shares, row_splits
 from fewsure.data.pools import SPLITS, Pool, Split, pool_of_rows, restrict
 from fewsure.data.protocol import Data, pool_on
@@ -57,6 +59,9 @@ class OwnRows(Data):
     def pool(self, split: Split) -> Pool:
         return _read(self.with_shot(1))[0][split]
 
+    def doubts(self) -> list[str]:
+        return doubts_about_rows(self.rows()) + doubts_about_tasks(self)
+
 
 @remembered
 def _read(data: OwnRows) -> tuple[dict[Split, Pool], Scale]:
@@ -76,6 +81,22 @@ def _read(data: OwnRows) -> tuple[dict[Split, Pool], Scale]:
     parts = {split: splits == split for split in SPLITS}
     where, unit = Path(rows.where), rows.unit
     return {split: pool_of_rows(where, x[part], unit[part], groups[part]) for split, part in parts.items()}, scale
+
+
+def doubts_about_tasks(data: Data) -> list[str]:
+    """Whether there are too few groups or classes to learn from, or to certify on."""
+    data = data.with_shot(data.test_shot)
+    try:
+        pools = {split: data.pool(split) for split in SPLITS}
+    except FewsureError as error:
+        return [str(error)]
+    if data.unit == "classes" and data.draws_within_group:
+        owners = {split: Counter(pool.groups) for split, pool in pools.items()}
+        sizes = {split: sum(n >= data.outputs for n in counts.values()) for split, counts in owners.items()}
+        return doubts_about_splits(sizes, "groups", sizes["test"] // 2)
+    sizes = {split: len(pool.classes) for split, pool in pools.items()}
+    halved = sizes["test"] // 2 // data.outputs
+    return doubts_about_splits(sizes, *(("tasks", sizes["test"]) if data.unit == "tasks" else ("classes", halved)))
 
 
 def possible_shots(data: Data) -> Range:

@@ -1,4 +1,4 @@
-"""A user's own images: a folder of class folders of PNG or JPEG files of any size."""
+"""A user's own images: a folder of class folders of image files of any size."""
 
 import hashlib
 from contextlib import ExitStack
@@ -14,15 +14,19 @@ from fewsure.core.config import Range
 from fewsure.core.places import data_root
 from fewsure.data.classification import ImageSet
 from fewsure.data.description import DataSet, Item
-from fewsure.data.io.images import decode, is_image
+from fewsure.data.io.images import KINDS, decode, is_image
 from fewsure.data.memory import forget
-from fewsure.data.own.data import SHOTS, possible_shots
+from fewsure.data.own.data import SHOTS, doubts_about_tasks, possible_shots
 from fewsure.data.own.rows import ALIASES, SHARES, Shares, require_shares, split_by_name
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.errors import FewsureError, require
 from fewsure.networks.conv4 import Conv4Options, Norm
 
-PLACEMENT = "class folders of PNG or JPEG images, CLASS/NAME.jpg, if need be in train, validation and test"
+PLACEMENT = f"class folders of {KINDS} images, CLASS/NAME.jpg, if need be in train, validation and test"
+READER = 2
+"""Raised whenever a change to the reader changes what it gives, so that caches are made anew."""
+UNREADABLE = 0.05
+"""The share of images that may be unreadable: they are left out and counted."""
 
 LARGEST = 1024
 """Height and width of images: conv4 with its 64 filters would need gigabytes for a task of larger ones."""
@@ -30,7 +34,7 @@ LARGEST = 1024
 
 @dataclass(frozen=True)
 class Images(ImageSet):
-    """A folder of class folders of PNG or JPEG images of any size, or such folders in train, validation and test.
+    """A folder of class folders of images of any size, or such folders in train, validation and test.
 
     A class with fewer than shot + query images is left out.
     """
@@ -74,6 +78,12 @@ class Images(ImageSet):
     def pool(self, split: Split) -> Pool:
         return self.large_enough(super().pool(split), split)
 
+    def doubts(self) -> list[str]:
+        _, others = find_images(self.data_set.folder)
+        named = f", for instance {others[0].name}" if others else ""
+        left_out = f"{len(others)} files are no {KINDS} file in a class folder, and are left out{named}"
+        return [*([left_out] if others else []), *doubts_about_tasks(self)]
+
     @property
     def data_set(self) -> DataSet:
         """How the folder is read and cached."""
@@ -82,7 +92,7 @@ class Images(ImageSet):
         if not place.is_dir():
             there = "is not there" if here.is_absolute() else f"is neither here nor in {data_root()}"
             raise FewsureError(f"expected `folder` to be a folder of class folders of images, but {here} {there}")
-        key = repr((str(place), self.shape, self.shares))
+        key = repr((str(place), self.shape, self.shares, READER))
         return DataSet(
             name=f"{self.name}-{'x'.join(map(str, self.shape))}",  # each size has a cache of its own
             title="images of your own",
@@ -92,6 +102,7 @@ class Images(ImageSet):
             read=self._read,
             version=int(hashlib.sha256(key.encode()).hexdigest()[:8], 16),
             place=place,
+            unreadable=UNREADABLE,
         )
 
     def _read(self, folder: Path, split: Split, stack: ExitStack) -> list[Item]:
