@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from fewsure.algorithms import ALGORITHMS
+from fewsure.auto import NAME as AUTO
 from fewsure.cli.main import COMMANDS, main
 from fewsure.cli.options import Parser
 from fewsure.cli.train import read_experiment
@@ -136,7 +137,7 @@ def test_every_command_on_a_page_parses(page: Path, tmp_path: Path, monkeypatch:
     for command in commands(page):
         try:
             options = parsed(command.words).options
-            if command.words[0] == "train" and options != Namespace():
+            if command.words[0] == "train" and command.words[1] != AUTO and options != Namespace():
                 read_experiment([*command.words[1:]])
             if command.words[0] == "reproduce" and options != Namespace():
                 assert options.target in {*TARGETS, *SEVERAL}, command
@@ -182,8 +183,12 @@ class Workshop(NamedTuple):
     def positional(self, words: tuple[str, ...], options: Namespace) -> list[str] | None:
         """What takes the place of a command's positional arguments; None for a command that is only parsed."""
         match words[0]:
+            case "train" if words[1] == AUTO:
+                return [AUTO, "--methods", "mean"]
             case "train" if options.data in OWN and not (options.from_maml and options.data != "sine-line"):
                 return [words[1]]
+            case "evaluate" if options.kl_weight is not None:  # of a method that the run is not of
+                return None
             case "evaluate" | "certify" | "predict" | "export":
                 return self.runs[:1]
             case "compare" | "report":

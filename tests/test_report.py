@@ -300,7 +300,9 @@ def test_bold_cells_are_the_best_and_the_tied(sine_line_runs: Runs, page: Page) 
 
 def test_the_page_and_its_figures_are_written_as_png_svg_and_csv(reported: Reported) -> None:
     sine_line = "error reliability calibration predictions_1 training_loss training_bound training_kl training_gradient"
-    classes = "accuracy reliability calibration support queries mistakes_3 mistakes_4 training_loss training_gradient"
+    classes = (
+        "accuracy reliability calibration support queries mistakes_3 mistakes_4 shots training_loss training_gradient"
+    )
     names = [
         re.sub(r"([a-z]+(?:_[a-z]+)?)(_\d)?$", rf"\1_{setting}\2", panel)
         for setting, panels in (("sine_line_5_shot", sine_line), ("images_2_way_1_shot", classes))
@@ -414,7 +416,7 @@ def test_what_is_said_under_the_pointer_stands_where_the_marker_is(reported: Rep
 def test_every_axis_says_what_it_shows_and_in_which_unit(reported: Reported) -> None:
     drawings = reported.report.figures
     assert len(drawings) >= 16
-    units = re.compile(r"probabilit|share of|unit|number|nats|loss|norm|class")
+    units = re.compile(r"probabilit|share of|accuracy|unit|number|nats|loss|norm|class")
     for drawing in drawings:
         panels = [axes for axes in drawing.figure.axes if axes.get_visible() and axes.axison]
         places = [axes.get_position() for axes in panels]

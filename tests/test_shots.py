@@ -158,7 +158,8 @@ def test_classes_are_learned_over_a_range_of_examples_of_each() -> None:
     tasks = [(random.normal(size=(24, 2)), np.arange(24) % 2) for _ in range(20)]
     data = classification_tasks(tasks, shot=2, train_shot="1-4", query=4)
     assert (data.training_shots, data.test_shot, data.with_shot(3).training_shots) == ((1, 4), 2, (3, 3))
-    learner = fewsure.Learner("protonet", data=tasks, shot="1-4", query=4, hidden=(4,)).train(updates=3, quiet=True)
+    ranged = classification_tasks(tasks, shot="1-4", query=4)
+    learner = fewsure.Learner("protonet", data=ranged, hidden=(4,)).train(updates=3, quiet=True)
     assert learner.evaluate(tasks=20, shot=6, quiet=True)["shot"] == 6
 
 
@@ -190,7 +191,8 @@ def test_sets_are_those_of_a_certified_number_of_examples_or_of_the_nearest_smal
 def test_sets_of_classes_with_different_numbers_of_examples_take_as_many_of_each() -> None:
     random = np.random.default_rng(0)
     tasks = [(random.normal(size=(24, 2)) + 3 * (np.arange(24) % 2)[:, None], np.arange(24) % 2) for _ in range(60)]
-    learner = fewsure.Learner("protonet", data=tasks, shot="1-4", query=4, hidden=(4,)).train(updates=3, quiet=True)
+    data = classification_tasks(tasks, shot="1-4", query=4)
+    learner = fewsure.Learner("protonet", data=data, hidden=(4,)).train(updates=3, quiet=True)
     learner.certify(shot=2, alpha=0.2, quiet=True)
     x, y = tasks[0]
     adapted = learner.adapt(x[:7], y[:7])

@@ -252,7 +252,7 @@ def test_predictions_at_the_temperature_of_the_mixture_are_one_networks_and_samp
     tmp_path: Path,
 ) -> None:
     run = trained(tmp_path, "simpa", softmax_temperature=None, temperature_of="mixture")
-    temperature = json.loads((run.folder / "fitted.json").read_text())["softmax_temperature"]
+    temperature = calibrated(run, CPU).data.softmax_temperature
     summary = evaluate_run(run, CPU, tasks=20, seed=0)
     assert (summary["softmax_temperature"], summary["temperature_of"]) == (temperature, "mixture")
     assert summary["samples"] == 32

@@ -183,7 +183,7 @@ def by_shot_drawing(name: str, title: str, result: Mapping[str, Any], lines: Seq
             drawing.record(method=line.label, examples=shot, score=value, ci95=half)
     each = "" if "mae" in result else " of each class"
     unit = " (unit of the target)" if "mae" in result else ""
-    axes.set(xlabel=f"known examples{each}", ylabel=f"{score}{unit}")
+    axes.set(title=f"{TASKS} unseen tasks each", xlabel=f"known examples{each}", ylabel=f"{score}{unit}")
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     tidy(axes)

@@ -55,10 +55,10 @@ class TaskTotal:
     def add(self, records: Float[Tensor, "T *D"], groups: Int[Tensor, "T w"] | None = None) -> None:
         """More tasks, and the groups that each is made of, where they are not independent."""
         if groups is None:
-            groups = (torch.arange(self.tasks, self.tasks + len(records)) % BUCKETS).unsqueeze(-1)
+            groups, parts = (torch.arange(self.tasks, self.tasks + len(records)) % BUCKETS).unsqueeze(-1), BUCKETS
         else:
-            self._width = groups.shape[1]
-        self._make_room(int(groups.max()) + 1, records.shape[1:])
+            self._width, parts = groups.shape[1], int(groups.max()) + 1
+        self._make_room(parts, records.shape[1:])
         records = records.double().cpu()
         for column in groups.cpu().long().unbind(-1):
             self._sums.index_add_(0, column, records)
