@@ -4,8 +4,8 @@
 2. The others are trained in turn. Each gets an equal part of what is left of the budget, and as many updates as fit.
 3. Every one is scored on the same validation tasks. The least mean negative log-likelihood is selected.
 
-What comes out is a run like any other: the folder is that of the selected method, and all of them are in `methods`
-inside it, with the whole table in `auto.json`. What is there already is not computed again.
+The run folder is the selected method's, like any other run. Inside it, `baselines` holds all of them, and `auto.json`
+the whole table. A method that is there already is not trained or scored again.
 """
 
 import json
@@ -49,16 +49,16 @@ BUDGET = "5m"
 """The time of all trainings together."""
 SCORE = "nll"
 TASKS, SEED = 500, 2
-"""The validation tasks that select; those that stop a training, or fit its noise, have other seeds."""
+"""The validation tasks that select. Other seeds have the tasks that stop a training, or fit its noise."""
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 LEAST_UPDATES = 100
 WARM_UP, TIMED = 2, 10
-"""Updates before those that are timed, and those."""
+"""Updates that are not timed, and then the updates that are."""
 
 Row = dict[str, Any]
-"""A method's scores on validation tasks, updates and seconds; or its name and the `reason` why it has none."""
+"""A method's scores on validation tasks, updates and seconds; or its name and the `reason` why it has no scores."""
 Table = dict[str, Any]
-"""What auto.json holds: the selected method, how it was selected, and the row of each method."""
+"""The content of auto.json: the selected method, how it was selected, and the row of each method."""
 
 
 def read_budget(text: str | float) -> float:
@@ -78,9 +78,9 @@ def read_budget(text: str | float) -> float:
 
 
 def candidates(data_name: str, data: Data, *, methods: Sequence[str] = (), seed: int = 0) -> dict[str, Experiment]:
-    """The recommended experiments of methods on this data: those of closed form first, then those that are trained.
+    """The recommended experiments of methods on this data: the closed-form ones first, then the trained ones.
 
-    `methods` are those that are wanted, in any order; by default all that suit the data.
+    `methods` names the wanted ones, in any order; by default all that suit the data.
     """
     closed = [name for name, kind in ALGORITHMS.items() if kind.baseline and data.kind in kind.kinds]
     known = [*closed, *(name for name in TRAINED[data.kind] if name not in closed)]
@@ -118,7 +118,7 @@ def select(
 
 
 def _tried(folder: Path, experiments: Mapping[str, Experiment], device: torch.device, budget: float) -> list[Row]:
-    """What became of each experiment: its scores and seconds, or the reason why it has none."""
+    """Each experiment's scores and seconds, or the reason why it has no scores."""
     rows: list[Row] = []
     waiting, left = sum(experiment.training.updates > 0 for experiment in experiments.values()), budget
     for done, (name, experiment) in enumerate(experiments.items()):

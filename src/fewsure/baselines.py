@@ -37,7 +37,7 @@ class Baseline(NamedTuple):
 
     method: str
     view: str = ""
-    """Of images, their pixels or histograms of their colours."""
+    """The pixels of images, or histograms of their colours; empty for all other data."""
 
     def __str__(self) -> str:
         return f"{self.method} on {self.view}" if self.view else self.method

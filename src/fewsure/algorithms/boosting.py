@@ -2,8 +2,8 @@
 
 y = trees(x) + b + noise of σ,   b ~ N(μ, τ²) anew for each task,   exact posterior of b
 
-The trees are those of scikit-learn's HistGradientBoostingRegressor, kept as tensors. μ, τ and σ are those of `mean`, of
-what trees miss that were grown without the group: on its own rows a tree misses too little.
+The trees are those of scikit-learn's HistGradientBoostingRegressor, kept as tensors. μ, τ and σ are fitted as
+those of `mean`, to the errors of trees grown without the group. A tree's errors on its own rows are too small.
 """
 
 from collections.abc import Sequence

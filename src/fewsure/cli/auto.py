@@ -2,8 +2,8 @@
 
 The closed-form methods are fitted first, in seconds; then each of the others gets an equal part of what is left of the
 budget. The least mean negative log-likelihood on validation tasks is selected. The run folder is then that of the
-selected method, for `evaluate`, `certify`, `predict` and `export`; all methods are in `baselines` inside it, and the
-whole table is in auto.json.
+selected method, for `evaluate`, `certify`, `predict` and `export`. Inside it, `baselines` holds all methods, and
+auto.json the whole table.
 
 examples:
   fewsure train auto --data table --file my.csv --task-column group --target y --out runs/mine

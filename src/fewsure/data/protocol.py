@@ -130,7 +130,7 @@ class Data(Protocol):
         return self
 
     def doubts(self) -> list[str]:
-        """What is doubtful about a user's own data, each in one line with what to do."""
+        """Doubts about a user's own data, each in one line with what to do."""
         return []
 
     def stored_features(self, split: Split) -> Pool | None:

@@ -255,7 +255,7 @@ def _with_source(experiment: Experiment, data: Any) -> Experiment:
 
 
 class _Auto(NamedTuple):
-    """What `auto` tries, and for how long."""
+    """The experiments that `auto` tries, and for how long."""
 
     experiments: Mapping[str, Experiment]
     budget: float

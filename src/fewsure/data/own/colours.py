@@ -10,7 +10,7 @@ from fewsure.data.pools import SPLITS
 from fewsure.data.protocol import Data
 
 BINS = 16
-"""Of each channel."""
+"""Bins of each channel's histogram."""
 
 
 def colour_histograms(data: Data) -> GivenClasses:

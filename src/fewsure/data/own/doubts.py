@@ -1,4 +1,4 @@
-"""What is doubtful about a user's own data: each thing in one line, with what to do. Nothing is refused here."""
+"""Doubts about a user's own data: each in one line, with what to do. Nothing is refused here."""
 
 import math
 from collections.abc import Mapping
