@@ -360,9 +360,9 @@ WRONG_TABLES: list[tuple[str | None, dict[str, object], str]] = [
     (CSV, {"task_column": ""}, "expected `task_column` to name a column of .*, one of group, x, y"),
     (with_cell("many"), {}, "numbers in column `x`, but row 14 has 'many'"),
     (
-        with_column("z"),
+        CSV.replace("\n", ",\n").replace("group,x,y,", "group,x,y,z"),
         {},
-        "`z`, but it has text, for instance 'late'; encode it as numbers, or name the columns .* --fe",
+        "column `z`, but row 1 is empty; fill it in, or leave the row out, or name the columns .* --fe",
     ),
     (with_cell(""), {}, "column `x`, but row 14 is empty; fill it in, or leave the row out, or name"),
     (with_cell("nan"), {}, "column `x`, but row 14 has 'nan'"),

@@ -34,7 +34,7 @@ def to_record(options: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return to_record(value)
-    return list(value) if isinstance(value, tuple) else value
+    return [_plain(member) for member in value] if isinstance(value, tuple) else value
 
 
 def from_record(kind: type[Options], values: Mapping[str, Any], *, source: str, partial: bool = False) -> Options:

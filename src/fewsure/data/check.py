@@ -14,6 +14,7 @@ from PIL import Image
 
 from fewsure.core.progress import ProgressLine
 from fewsure.data import DATA_SETS
+from fewsure.data.encoding import Missing, unseen
 from fewsure.data.io.cache import load
 from fewsure.data.io.checksums import verify
 from fewsure.data.io.feature_files import feature_splits, features_file, load_features
@@ -43,6 +44,10 @@ class Roles:
     """The columns of a table to predict from; all others by default."""
     split_column: str | None = None
     """The column of a table that says train, validation or test."""
+    categories: tuple[str, ...] = ()
+    """Columns of numbers that name categories."""
+    missing: Missing = "refuse"
+    """`impute` takes the mean of the training rows where a cell is empty."""
 
 
 def check(name: str, roles: Roles) -> Result:
@@ -51,7 +56,7 @@ def check(name: str, roles: Roles) -> Result:
     if name not in DATA_SETS and path.is_file():
         return _check_table(path, roles)
     for role in fields(Roles):
-        if getattr(roles, role.name):
+        if getattr(roles, role.name) != role.default:
             option = f"--{role.name.replace('_', '-')}"
             raise FewsureError(f"expected {option} with a table, but {name} is another kind of data; leave it out")
     if name in DATA_SETS:
@@ -150,6 +155,7 @@ def _check_table(path: Path, roles: Roles) -> Result:
     result: Result = {"data": None, "path": str(path), "what": f"a table of {len(table):,} rows", "rows": len(table)}
     result |= {"columns": columns, "splits": {}}
     common = {"file": str(path), "features": roles.features, "split_column": roles.split_column}
+    common |= {"categories": roles.categories, "missing": roles.missing}
     data: Table | TableClasses
     if roles.label is not None:
         data = TableClasses(**common, label=roles.label, task_column=roles.task_column)  # type: ignore[arg-type]
@@ -160,6 +166,7 @@ def _check_table(path: Path, roles: Roles) -> Result:
     rows = data.rows()
     splits = row_splits(rows, SHARES, rows.held_out_name)
     result["warnings"] = doubts_about_rows(rows) + doubts_about_splits(*_units(rows, splits, data))
+    result["warnings"] += unseen(table, rows.encoding)
     result |= {"data": "table" if data.unit == "tasks" else data.name, "unit": data.unit, "inputs": list(rows.columns)}
     result["splits"] = {split: counted(Counter(rows.unit[splits == split].tolist())) for split in SPLITS}
     if data.unit == "tasks":
@@ -181,8 +188,9 @@ def _units(
 
 def _column_facts(table: Columns, name: str) -> str:
     values = table.text[name]
-    empty = sum(not value for value in values)
-    kind = "numbers" if all(math.isfinite(table.number(value)) for value in values if value) else "text"
+    empty, filled = sum(not value for value in values), [value for value in values if value]
+    is_number = all(math.isfinite(table.number(value)) for value in filled)
+    kind = "numbers" if is_number else "text" if any(math.isnan(table.date(value)) for value in filled) else "dates"
     return f"{kind}, {len(set(values)):,} different" + (f", {empty:,} empty" if empty else "")
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fewsure.data.encoding import Column
 from fewsure.errors import FewsureError
 
 ROUNDING = 1e-6
@@ -36,6 +37,8 @@ class Scale:
     """The mean of the target."""
     y_std: float = 1.0
     """The standard deviation of the target, in the user's unit."""
+    encoding: tuple[Column, ...] = ()
+    """The columns of a table that the inputs come from, as training saw them; empty where they are no table's."""
 
     def inputs(self, x: Tensor) -> Tensor:
         """Examples (N, *shape) as networks see them; the bytes of images become numbers in [0, 1].
@@ -78,16 +81,18 @@ class LengthScale(Scale):
         return self.length * functional.normalize(super().inputs(x), dim=-1)
 
 
-def learn_scale(x: NDArray[Any], y: NDArray[Any] | None = None, columns: Sequence[str] = ()) -> Scale:
+def learn_scale(
+    x: NDArray[Any], y: NDArray[Any] | None = None, columns: Sequence[str] = (), encoding: Sequence[Column] = ()
+) -> Scale:
     """The scale of training rows x (N, *D), and of their targets y (N,) if they have any.
 
     >>> learn_scale(np.array([[0.0, 7.0], [2.0, 7.0]]))
-    Scale(shape=(2,), columns=(), x_mean=(1.0, 7.0), x_std=(1.0, 1.0), y_mean=0.0, y_std=1.0)
+    Scale(shape=(2,), columns=(), x_mean=(1.0, 7.0), x_std=(1.0, 1.0), y_mean=0.0, y_std=1.0, encoding=())
     """
     shape = tuple(int(size) for size in x.shape[1:])
     mean, std = (x.mean(0), _spread(x)) if x.ndim == 2 else (np.empty(0), np.empty(0))
     target = {} if y is None else {"y_mean": float(y.mean()), "y_std": float(_spread(y))}
-    return Scale(shape, tuple(columns), tuple(mean.tolist()), tuple(std.tolist()), **target)
+    return Scale(shape, tuple(columns), tuple(mean.tolist()), tuple(std.tolist()), encoding=tuple(encoding), **target)
 
 
 def _spread(values: NDArray[Any]) -> NDArray[Any]:

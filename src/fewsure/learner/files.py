@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from fewsure.core.config import finite
 from fewsure.core.files import writing
+from fewsure.data.encoding import read_columns
 from fewsure.data.io.images import KINDS, is_image
 from fewsure.data.io.table_files import Columns, read_blocks, read_table
 from fewsure.data.own.images import load_image
 from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
 from fewsure.learner.adapted import Adapted
-from fewsure.learner.inputs import read_columns, require_one_group
+from fewsure.learner.inputs import require_one_group
 from fewsure.learner.prediction import ClassPrediction, ValuePrediction
 from fewsure.training.experiment import Experiment
 
@@ -103,7 +104,7 @@ class Files:
         return path
 
     def _inputs(self, table: Columns) -> Array:
-        return read_columns(table, self._columns)
+        return read_columns(table, self._columns, self._scale.encoding)
 
     def _support_images(self, path: Path) -> tuple[Array, list[Any]]:
         folders = sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.is_dir() else []

@@ -1,27 +1,16 @@
 """Arrays of any kind → what networks see, with errors that a newcomer can act on."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fewsure.data.encoding import read_columns
 from fewsure.data.io.frames import Frame, is_frame
 from fewsure.data.io.table_files import Columns
 from fewsure.data.scaling import Scale, require_pixels
 from fewsure.errors import FewsureError
-
-
-def read_columns(table: Columns, names: Sequence[str]) -> NDArray[np.float64]:
-    """The inputs (N, D) of a table: the columns of training, wherever they are."""
-    missing = [name for name in names if name not in table.names]
-    if missing:
-        raise FewsureError(
-            f"{table.where}: expected the columns {', '.join(names)}, as in training, but `{missing[0]}` is missing"
-        )
-    return table.matrix(names)
 
 
 def require_one_group(table: Columns, column: str, known: str | None) -> str:
@@ -45,7 +34,7 @@ def read_frame(x: Any, scale: Scale) -> tuple[Frame | None, Any]:
     if not is_frame(x):
         return None, x
     frame = Frame(x)
-    return frame, read_columns(frame.columns, scale.columns) if scale.columns else x
+    return frame, read_columns(frame.columns, scale.columns, scale.encoding) if scale.columns else x
 
 
 def frame_targets(frame: Frame | None, name: str | None) -> list[Any]:

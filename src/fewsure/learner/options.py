@@ -31,6 +31,7 @@ class Options(TypedDict, total=False):
     activation: Literal["relu", "silu"]
     amplitude: Sequence[float]
     budget: float | str
+    categories: Sequence[str]
     centred: bool
     chaser: bool
     chunk_size: int | None
@@ -92,6 +93,7 @@ class Options(TypedDict, total=False):
     lr: float
     lr_warm_up: int
     methods: Sequence[str]
+    missing: Literal["refuse", "impute"]
     momentum: float
     noise_floor: float
     noise_std: float | None

@@ -1,12 +1,13 @@
 """DataFrames in memory, of any library that narwhals reads: pandas, polars, pyarrow and others."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import narwhals as nw
 import numpy as np
+from numpy.typing import NDArray
 
 from fewsure.data.io.table_files import Columns, text
 from fewsure.errors import FewsureError
@@ -23,13 +24,20 @@ class Frame:
 
     @cached_property
     def columns(self) -> Columns:
-        """Its rows as text, as those of a file."""
+        """Its rows as those of a file, with the types of its columns."""
         names = self._table.columns
         if not names or not all(isinstance(name, str) and name for name in names):
             raise FewsureError(f"expected {WHERE} to have columns with names of text, but got {list(names)}")
         if not len(self._table):
             raise FewsureError(f"expected rows in {WHERE}, but it has none")
-        return Columns({name: [text(value) for value in self.values(name)] for name in names}, WHERE)
+        kinds = self._table.schema
+        typed = {name: self._numbers(name) for name, kind in kinds.items() if kind.is_numeric() or kind == nw.Boolean}
+        categorical = frozenset(name for name, kind in kinds.items() if kind in (nw.Categorical, nw.Enum))
+        return Columns(_Texts(self), WHERE, typed=typed, categorical=categorical)
+
+    def _numbers(self, name: str) -> NDArray[np.float64]:
+        """A column of numbers in double precision; NaN where one is missing."""
+        return self._table[name].cast(nw.Float64).to_numpy().astype(np.float64)
 
     def values(self, name: str) -> list[Any]:
         """A column as Python's values; None where one is missing."""
@@ -49,6 +57,26 @@ class Frame:
             return nw.from_native(self.native, eager_only=True)
         except nw.exceptions.DuplicateError as error:
             raise FewsureError(f"expected column names of {WHERE} to differ, but one is there twice") from error
+
+
+class _Texts(Mapping[str, Sequence[str]]):
+    """The columns of a DataFrame as text, each made when it is asked for."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame, self._made = frame, dict[str, Sequence[str]]()
+
+    def __getitem__(self, name: str) -> Sequence[str]:
+        if name not in self._made:
+            if name not in self._frame._table.columns:
+                raise KeyError(name)
+            self._made[name] = [text(value) for value in self._frame.values(name)]
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._frame._table.columns)
+
+    def __len__(self) -> int:
+        return len(self._frame._table.columns)
 
 
 def is_frame(value: Any) -> bool:

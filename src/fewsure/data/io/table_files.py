@@ -4,6 +4,7 @@ import csv
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -18,6 +19,8 @@ DELIMITERS = (",", ";", "\t")
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
 """A number such as 3,14, which a file may hold whose columns are not separated by commas."""
 PARQUET = (".parquet", ".pq")
+MISSING = {"", "nan", "na", "n/a", "null"}
+"""Cells, in small letters, that say that a value is missing, where missing values are asked for."""
 BLOCK = 4096
 """Rows that are held in memory at once where a table is read in blocks."""
 
@@ -32,6 +35,10 @@ class Columns(NamedTuple):
     """The number of the first row, for errors; the line with the names is not counted."""
     decimal_comma: bool = False
     """Whether 3,14 is a number, too."""
+    typed: Mapping[str, NDArray[np.float64]] = {}
+    """Columns that hold numbers by their type, NaN where one is missing."""
+    categorical: frozenset[str] = frozenset()
+    """Columns that hold categories by their type."""
 
     @property
     def names(self) -> list[str]:
@@ -42,35 +49,62 @@ class Columns(NamedTuple):
 
     def strings(self, name: str, option: str) -> NDArray[np.str_]:
         """A column as text; `option` is what the user named it with."""
-        values = self._column(name, option)
+        values = self.cells(name, option)
         if "" in values:
             row = self.first + values.index("")
             raise FewsureError(f"{self.where}: expected a name in column `{name}`, but row {row} is empty")
         return np.array(values)
 
-    def numbers(self, name: str, option: str, advice: str = "") -> NDArray[np.float64]:
-        """A column as finite numbers; `advice` ends the error for a cell that holds another value."""
-        values = self._column(name, option)
-        found = np.array([self.number(value) for value in values])
+    def numbers(
+        self, name: str, option: str, advice: str = "", *, gaps: bool = False, dates: bool = False
+    ) -> NDArray[np.float64]:
+        """A column as finite numbers; `advice` ends the error for a cell that holds another value.
+
+        With `gaps` a missing one is NaN. With `dates` they are the days since 1970.
+        """
+        values = self.cells(name, option)
+        read = self.date if dates else self.number
+        found = self.typed[name] if name in self.typed else np.array([read(value) for value in values])
         wrong = np.flatnonzero(~np.isfinite(found))
+        if gaps:
+            wrong = np.array([row for row in wrong.tolist() if not is_missing(values[row])], dtype=int)
+        if len(wrong) and dates:
+            row, expected = wrong[0], f"{self.where}: expected dates such as 2026-01-31 in column `{name}`"
+            raise FewsureError(f"{expected}, but row {self.first + row} has {values[row] or 'nothing'!r}")
         if len(wrong):
             value, expected = values[wrong[0]], f"{self.where}: expected numbers in column `{name}`, but"
             if len(wrong) == len(found) > 1 and value:
                 raise FewsureError(f"{expected} it has text, for instance {value!r}; encode it as numbers{advice}")
             came = f"row {self.first + wrong[0]} " + (f"has {value!r}" if value else "is empty")
             raise FewsureError(f"{expected} {came}; fill it in, or leave the row out{advice}")
-        if self.decimal_comma:
+        if self.decimal_comma and not dates:
             self._require_one_decimal_sign(name, values)
         return found
 
     def number(self, value: str) -> float:
-        """A cell as a number; NaN if it holds another value."""
+        """A cell as a number, 1 and 0 for true and false; NaN if it holds another value."""
         if self.decimal_comma and DECIMAL_COMMA.fullmatch(value):
             value = value.replace(",", ".")
         try:
             return float(value)
         except ValueError:
+            return {"true": 1.0, "false": 0.0}.get(value.lower(), math.nan)
+
+    def reads_as_number(self, value: str) -> bool:
+        """Whether a cell is written as a number, be it NaN or infinity."""
+        return not math.isnan(self.number(value)) or value.lower() in MISSING
+
+    def date(self, value: str) -> float:
+        """A date or a time of ISO 8601 as days since 1970, in UTC; NaN if it holds another value.
+
+        >>> Columns({}, "").date("1970-01-02T12:00")
+        1.5
+        """
+        try:
+            when = datetime.fromisoformat(value)
+        except ValueError:
             return math.nan
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() / 86400
 
     def _require_one_decimal_sign(self, name: str, values: Sequence[str]) -> None:
         """1,234 beside 5.6 may have a comma between thousands."""
@@ -82,11 +116,12 @@ class Columns(NamedTuple):
                 "numbers with one sign, and thousands without any"
             )
 
-    def matrix(self, names: Sequence[str], advice: str = "") -> NDArray[np.float64]:
+    def matrix(self, names: Sequence[str]) -> NDArray[np.float64]:
         """Columns of numbers, (N, D)."""
-        return np.stack([self.numbers(name, "features", advice) for name in names], axis=-1)
+        return np.stack([self.numbers(name, "features") for name in names], axis=-1)
 
-    def _column(self, name: str, option: str) -> Sequence[str]:
+    def cells(self, name: str, option: str) -> Sequence[str]:
+        """A column as text, with empty cells."""
         if not name:
             raise FewsureError(f"expected `{option}` to name a column of {self.where}, one of {', '.join(self.names)}")
         require_known(option, name, self.names)
@@ -159,9 +194,17 @@ def text(value: Any) -> str:
     return "" if value is None else str(int(value)) if isinstance(value, bool) else str(value)
 
 
+def is_missing(value: str) -> bool:
+    """Whether a cell says that its value is missing."""
+    return value.lower() in MISSING
+
+
 def _require_names(names: Sequence[str], path: Path) -> None:
     if not names or not all(names):
-        raise FewsureError(f"expected the first line of {path} to name every column, but got {list(names)}")
+        raise FewsureError(
+            f"expected the first line of {path} to name every column, but got {list(names)}; pandas leaves an index "
+            "without a name out with to_csv(…, index=False)"
+        )
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise FewsureError(f"expected column names of {path} to differ, but `{twice[0]}` is there twice")

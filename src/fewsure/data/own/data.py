@@ -69,7 +69,7 @@ def _read(data: OwnRows) -> tuple[dict[Split, Pool], Scale]:
     rows = data.rows()
     splits = row_splits(rows, data.shares, rows.held_out_name)
     train, is_target = splits == "train", rows.y.dtype.kind == "f"
-    scale = data.scale or learn_scale(rows.x[train], rows.y[train] if is_target else None, rows.columns)
+    scale = data.scale or learn_scale(rows.x[train], rows.y[train] if is_target else None, rows.columns, rows.encoding)
     if rows.x.shape[1:] != scale.shape:
         raise FewsureError(
             f"{rows.where}: expected examples of shape {scale.shape}, as in training, but got {rows.x.shape[1:]}"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fewsure.data.encoding import Column
 from fewsure.data.pools import SPLITS, Split
 from fewsure.errors import FewsureError, require
 
@@ -32,6 +33,8 @@ class Rows:
     columns: tuple[str, ...]
     where: str
     """The name of the data in errors."""
+    encoding: tuple[Column, ...] = ()
+    """The columns of a table that the inputs come from."""
 
     @property
     def held_out(self) -> NDArray[np.str_]:

@@ -1,7 +1,7 @@
 """A user's own table: groups of rows as regression tasks, or rows with labels as classes."""
 
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,32 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewsure.core.config import UNRECORDED
+from fewsure.data.encoding import Missing, encode, input_names, learn_columns, unseen
 from fewsure.data.io.frames import Frame
 from fewsure.data.io.table_files import Columns, read_table
-from fewsure.data.own.data import OwnClassification, OwnRegression
-from fewsure.data.own.rows import Rows
+from fewsure.data.own.data import OwnClassification, OwnRegression, OwnRows
+from fewsure.data.own.rows import Rows, row_splits
 from fewsure.errors import FewsureError
 
 CHOICE = ", or name the columns to be used with --features"
 
 
 @dataclass(frozen=True)
-class Table(OwnRegression):
-    """A table with a number to predict and a column that says which task a row belongs to.
-
-    It is a CSV or Parquet file, or in Python a DataFrame as `data`.
-    """
+class _Tabular(OwnRows):
+    """The options of rows that come from a CSV or Parquet file, or in Python from a DataFrame as `data`."""
 
     file: str = ""
     """The file; its first line names the columns."""
-    task_column: str = ""
-    """The column that says which task a row belongs to: a person, a place, an experiment …"""
-    target: str = ""
-    """The column to predict."""
     features: tuple[str, ...] = ()
     """The columns to predict from; all others if none is named."""
-    split_column: str | None = None
-    """A column that says train, validation or test; `none` for a rule that goes by the names of the tasks."""
+    categories: tuple[str, ...] = ()
+    """Columns of numbers that name categories; those of text do in any case."""
+    missing: Missing = "refuse"
+    """`impute` takes the mean of the training rows where a cell is empty, and adds an input that says so."""
     source: Frame | None = field(default=None, metadata=UNRECORDED, repr=False)
     """The DataFrame that was given."""
     data: InitVar[Any] = None
@@ -42,7 +38,43 @@ class Table(OwnRegression):
 
     def __post_init__(self, data: Any) -> None:
         super().__post_init__()
-        _set_source(self, data)
+        if data is not None:
+            object.__setattr__(self, "source", Frame(data))
+
+    @property
+    def table(self) -> Columns:
+        """All rows, as they were given."""
+        return open_table(self.file) if self.source is None else self.source.columns
+
+    def doubts(self) -> list[str]:
+        return super().doubts() + unseen(self.table, self.fitted_scale.encoding)
+
+    def rows_of(self, y: NDArray[np.generic], task: NDArray[np.str_] | None, roles: Sequence[str | None]) -> Rows:
+        """The rows with labels y (N,); each of the `roles` is a column that says something else of a row."""
+        table, split_column = self.table, roles[-1]
+        split = None if split_column is None else table.strings(split_column, "split_column")
+        names = _inputs(table, self.features, roles)
+        rows = Rows(np.empty((len(y), 0)), y, task, split, (), table.where)
+        encoding = self.scale.encoding if self.scale else ()
+        if not encoding:
+            train = row_splits(rows, self.shares, rows.held_out_name) == "train"
+            encoding = learn_columns(table, names, train, self.missing, self.categories, CHOICE)
+        return replace(rows, x=encode(table, encoding, CHOICE), columns=input_names(encoding), encoding=encoding)
+
+
+@dataclass(frozen=True)
+class Table(_Tabular, OwnRegression):  # type: ignore[misc] # (an InitVar more than its bases)
+    """A table with a number to predict and a column that says which task a row belongs to.
+
+    It is a CSV or Parquet file, or in Python a DataFrame as `data`.
+    """
+
+    task_column: str = ""
+    """The column that says which task a row belongs to: a person, a place, an experiment …"""
+    target: str = ""
+    """The column to predict."""
+    split_column: str | None = None
+    """A column that says train, validation or test; `none` for a rule that goes by the names of the tasks."""
 
     @property
     def target_column(self) -> str:
@@ -53,39 +85,27 @@ class Table(OwnRegression):
         return self.task_column
 
     def rows(self) -> Rows:
-        table = _open(self)
-        task, y = table.strings(self.task_column, "task_column"), table.numbers(self.target, "target")
-        return _rows(table, self, y, task)
+        task = self.table.strings(self.task_column, "task_column")
+        y = self.table.numbers(self.target, "target")
+        return self.rows_of(y, task, [self.task_column, self.target, self.split_column])
 
 
 @dataclass(frozen=True)
-class TableClasses(OwnClassification):
-    """A table of numbers with a column that says which class a row belongs to.
+class TableClasses(_Tabular, OwnClassification):  # type: ignore[misc]
+    """A table with a column that says which class a row belongs to.
 
     It is a CSV or Parquet file, or in Python a DataFrame as `data`.
     """
 
-    file: str = ""
-    """The file; its first line names the columns."""
     label: str = ""
     """The column with the class of a row."""
     task_column: str | None = None
     """A column that says which task a row belongs to, if classes of different tasks must not meet; `none` for tasks of
     any classes."""
-    features: tuple[str, ...] = ()
-    """The columns to predict from; all others if none is named."""
     split_column: str | None = None
     """A column that says train, validation or test; `none` for a rule that goes by the names of the classes."""
-    source: Frame | None = field(default=None, metadata=UNRECORDED, repr=False)
-    """The DataFrame that was given."""
-    data: InitVar[Any] = None
-    """A DataFrame of pandas, polars or pyarrow, in place of a file."""
 
     name = "table-classes"
-
-    def __post_init__(self, data: Any) -> None:
-        super().__post_init__()
-        _set_source(self, data)
 
     @property
     def target_column(self) -> str:
@@ -96,10 +116,9 @@ class TableClasses(OwnClassification):
         return self.task_column or "classes"
 
     def rows(self) -> Rows:
-        table = _open(self)
-        y = table.strings(self.label, "label")
-        task = None if self.task_column is None else table.strings(self.task_column, "task_column")
-        return _rows(table, self, y, task)
+        y = self.table.strings(self.label, "label")
+        task = None if self.task_column is None else self.table.strings(self.task_column, "task_column")
+        return self.rows_of(y, task, [self.task_column, self.label, self.split_column])
 
 
 def open_table(file: str) -> Columns:
@@ -110,21 +129,6 @@ def open_table(file: str) -> Columns:
             "DataFrame as `data`"
         )
     return read_table(Path(file).expanduser())
-
-
-def _set_source(table: Table | TableClasses, data: Any) -> None:
-    if data is not None:
-        object.__setattr__(table, "source", Frame(data))
-
-
-def _open(table: Table | TableClasses) -> Columns:
-    return open_table(table.file) if table.source is None else table.source.columns
-
-
-def _rows(table: Columns, data: Table | TableClasses, y: NDArray[np.generic], task: NDArray[np.str_] | None) -> Rows:
-    split = None if data.split_column is None else table.strings(data.split_column, "split_column")
-    names = _inputs(table, data.features, [data.task_column, data.target_column, data.split_column])
-    return Rows(table.matrix(names, CHOICE), y, task, split, tuple(names), table.where)
 
 
 def _inputs(table: Columns, named: Sequence[str], roles: Sequence[str | None]) -> list[str]:
@@ -139,6 +143,12 @@ def _inputs(table: Columns, named: Sequence[str], roles: Sequence[str | None]) -
         if name in roles:
             raise FewsureError(f"expected `features` to be columns to predict from, but `{name}` is no input")
     names = list(named) or [name for name in table.names if name not in roles]
+    index = [name for name in names if name.startswith("Unnamed: ")]
+    if index and not named:
+        raise FewsureError(
+            f"{table.where}: expected columns with names, but `{index[0]}` is the index of a table that was saved; "
+            f"read it with index_col=0, or leave it out{CHOICE}"
+        )
     if not names:
         raise FewsureError(f"{table.where}: expected columns to predict from, but there are none left")
     return names
