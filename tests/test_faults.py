@@ -342,7 +342,7 @@ def test_on_a_gpu_bad_updates_are_skipped_and_counted_without_waiting_for_it(
     experiment = dataclasses.replace(EXPERIMENT, training=Training(updates=30, tasks=3, cuda_graph=recorded))
     initial = Maml().init(experiment.model, torch.Generator().manual_seed(0))
     meta = {part: {name: value.to(device) for name, value in params.items()} for part, params in initial.items()}
-    update = MetaUpdate(experiment, meta, Optimiser(meta, torch.device("cpu")), device)
+    update = MetaUpdate(experiment, meta, Optimiser(meta, device), device)
     for number in range(10):  # of which one is recorded
         update(number)
     before = torch.cuda.get_sync_debug_mode()
