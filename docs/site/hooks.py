@@ -52,6 +52,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             raise PluginError(f"{page.file.src_uri} links to {path}; name it without a link")
         return f"]({posixpath.relpath(target, here or '.')}{found['anchor'] or ''})"
 
+    if page.file.src_uri == CHANGELOG:  # which lies beside docs/ in the repository, and among the pages on the site
+        markdown = markdown.replace("](docs/", "](")
     if page.file.src_uri == "reference/index.md":
         markdown += "\n" + "\n".join(_rows()) + "\n"
     return LINK.sub(on_site, markdown)
