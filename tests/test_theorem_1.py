@@ -19,7 +19,8 @@ from fewsure.errors import FewsureError
 from fewsure.networks.losses import classification, regression
 from fewsure.networks.mlp import Mlp, MlpOptions
 from fewsure.pipeline import start_run
-from fewsure.report.certificates import certificate_text, certificates_section, interval
+from fewsure.report.certificates import certificate_text, certificates_section
+from fewsure.report.tables import interval
 from fewsure.theory.concentration import bernoulli_kl, betting_limit
 from fewsure.theory.pac_bayes import theorem_1, theorem_1_of_draws
 from fewsure.training.experiment import Experiment, Training

@@ -242,7 +242,7 @@ def measure(records: Mapping[str, Tensor], threshold: float | Tensor) -> dict[st
         covered, size = (lower <= y) & (y <= upper), upper - lower
     shares = TaskMean()
     shares.add(covered.double().mean(-1), records.get("groups"))
-    error = {"error": shares.error()} if shares.degrees > 0 else {}
+    error = {"error": shares.error()} if shares.moments.degrees > 0 else {}
     return {"coverage": shares.mean(), "size": float(size.double().mean()), "tasks": len(y), **error}
 
 

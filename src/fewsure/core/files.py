@@ -3,6 +3,8 @@
 import errno
 import fcntl
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +67,14 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def copy_folder(source: Path, target: Path, *left_out: str) -> None:
+    """Copy a folder without the files of these names; the copy is whole or not there."""
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as making:
+        copied = Path(making) / target.name
+        shutil.copytree(source, copied, ignore=shutil.ignore_patterns(*left_out))
+        copied.replace(target)
 
 
 def partial_files(folder: Path) -> set[Path]:

@@ -15,6 +15,7 @@ from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import Unit
 from fewsure.core.config import checked, field_types
 from fewsure.core.devices import find_device
+from fewsure.core.files import copy_folder
 from fewsure.core.progress import silenced
 from fewsure.core.signals import Stopped
 from fewsure.data import DATA
@@ -194,10 +195,7 @@ class Learner:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise FewsureError(f"expected `folder` to be new or empty, but {target} is not; choose another")
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as making:
-            copied = Path(making) / "run"
-            shutil.copytree(run.folder, copied)
-            copied.replace(target)
+        copy_folder(run.folder, target)
         self._folder = target
         self._open(Run(target, run.experiment, run.version))
 

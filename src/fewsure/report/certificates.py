@@ -12,7 +12,7 @@ from fewsure.core.config import from_json
 from fewsure.core.files import write_atomically
 from fewsure.errors import FewsureError
 from fewsure.report.styles import display_name, setting
-from fewsure.report.tables import ABSENT, Table
+from fewsure.report.tables import ABSENT, Table, interval
 from fewsure.report.templating import templates
 
 Record = Mapping[str, Any]
@@ -149,11 +149,6 @@ def number(value: float | None) -> str:
     if value is None:
         return "∞"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def interval(mean: Record) -> str:
-    """A mean over tasks and the half-width of its interval."""
-    return f"{mean['mean']:.4f}" + (f" ± {mean['ci95']:.4f}" if "ci95" in mean else "")
 
 
 def coverage(found: Record) -> str:

@@ -10,7 +10,7 @@ from fewsure.evaluation.metrics.paired import PairedTest
 from fewsure.evaluation.metrics.summary import NORMAL_BELOW
 from fewsure.report.reference import Result, printed_once
 from fewsure.report.styles import setting
-from fewsure.report.tables import ABSENT, Table
+from fewsure.report.tables import ABSENT, Table, interval
 
 WORST = 5
 """Groups that are named for their errors."""
@@ -255,11 +255,7 @@ def _mean(name: str) -> Column:
 
 
 def _share(header: str) -> Column:
-    def show(result: Result) -> str:
-        mean = result[header.lower()]
-        return f"{mean['mean']:.4f}" + (f" ± {mean['ci95']:.4f}" if "ci95" in mean else "")
-
-    return Column(f"{header} ± 95 %", header.lower(), show)
+    return Column(f"{header} ± 95 %", header.lower(), lambda result: interval(result[header.lower()]))
 
 
 def unit_cell(mean: Mapping[str, float]) -> str:

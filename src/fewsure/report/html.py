@@ -72,21 +72,13 @@ def report_html(report: Report, *, left_out: Collection[str] = ()) -> str:
     environment = templates("fewsure.report")
     script = environment.get_template("page.js").render()
     runs = [run for section in report.sections for run in section.runs]
+    functions = (
+        *(picture, points, summary, train_command, paper_note, columns_of, noise_results, group_notes),
+        *(baseline_results, baseline_notes, certificate_title, certificate_table, certificate_notes),
+    )
     return environment.get_template("report.html").render(
-        picture=picture,
-        points=points,
+        {function.__name__: function for function in functions},
         quote=shlex.quote,
-        summary=summary,
-        train_command=train_command,
-        paper_note=paper_note,
-        columns_of=columns_of,
-        noise_results=noise_results,
-        group_notes=group_notes,
-        baseline_results=baseline_results,
-        baseline_notes=baseline_notes,
-        certificate_title=certificate_title,
-        certificate_table=certificate_table,
-        certificate_notes=certificate_notes,
         report=report,
         runs=sorted(runs, key=lambda run: int(run.style.owner)),
         left_out=left_out,

@@ -1,7 +1,7 @@
 """A table of text: in a terminal, in a pipe, and on a Markdown page."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rich import box
@@ -10,6 +10,15 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 ABSENT = "–"
+
+
+def interval(mean: Mapping[str, float], digits: int = 4) -> str:
+    """A mean and the half-width of its interval, if there is one.
+
+    >>> interval({"mean": 0.5, "ci95": 0.01}), interval({"mean": 0.5}, digits=2)
+    ('0.5000 ± 0.0100', '0.50')
+    """
+    return " ± ".join(f"{mean[name]:.{digits}f}" for name in ("mean", "ci95") if name in mean)
 
 
 class Table(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fewsure.evaluation.temperature import Temperature
 from fewsure.report.reference import printed_for
 from fewsure.report.styles import display_name, setting
-from fewsure.report.tables import ABSENT, markdown_table
+from fewsure.report.tables import ABSENT, interval, markdown_table
 from fewsure.report.templating import templates
 from fewsure.reproduce.targets import TARGETS, Target, read_trials
 
@@ -162,7 +162,7 @@ def _entries_table(entries: Sequence[tuple[str, Sequence[Row]]], score: str, exa
     first = entries[0][1][0]
     for key, name in NEAREST.items():
         if key in first:
-            accuracy, others = _interval(first[key]["accuracy"], digits), [ABSENT] * (len(names) - 1)
+            accuracy, others = interval(first[key]["accuracy"], digits), [ABSENT] * (len(names) - 1)
             transductive = "yes" if key == "nearest_mean_centred" else "no"
             cells.append((name, accuracy, *others, transductive, ABSENT, ABSENT, *[ABSENT] * reference))
     return markdown_table(headers, cells)
@@ -172,7 +172,7 @@ def _averaged(rows: Sequence[Row], key: str, digits: int) -> str:
     """A score with its interval over tasks, both averaged over seeds; MCE goes without."""
     found = [row[key] for row in rows]
     if isinstance(found[0], Mapping):
-        return _interval({part: mean(one[part] for one in found) for part in ("mean", "ci95")}, digits)
+        return interval({part: mean(one[part] for one in found) for part in ("mean", "ci95")}, digits)
     if key == "mce":
         return f"{mean(found):.4f}"
     low, high = (mean(row[f"{key}_ci95"][end] for row in rows) for end in (0, 1))
@@ -200,7 +200,7 @@ def _runs_table(rows: Sequence[Row], score: str) -> str:
     headers = ("method", "seed", next(iter(SCORES[score])), "ECE", "MCE", *["temperature"] * classifies, *facts)
     cells = [
         (
-            *(_name(row), str(row["train_seed"]), _interval(row[score], DIGITS[score]), f"{row['ece']:.4f}"),
+            *(_name(row), str(row["train_seed"]), interval(row[score], DIGITS[score]), f"{row['ece']:.4f}"),
             f"{row['mce']:.4f} [{row['mce_ci95'][0]:.4f}, {row['mce_ci95'][1]:.4f}]",
             *[_formula(_temperature(row))] * classifies,
             *(f"{row['updates']:,}", f"{row['train_seconds']:,.0f} s", row["device"], row["preset"], row["version"]),
@@ -305,7 +305,3 @@ def _name(row: Row) -> str:
 def _either(rows: Sequence[Row], name: str) -> str:
     """The counts that rows have."""
     return " or ".join(f"{count:,}" for count in sorted({row[name] for row in rows}))
-
-
-def _interval(score: Mapping[str, float], digits: int) -> str:
-    return f"{score['mean']:.{digits}f} ± {score['ci95']:.{digits}f}"

@@ -10,9 +10,7 @@ last one stopped.
 
 import dataclasses
 import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +20,7 @@ import torch
 from matplotlib.figure import Figure
 
 from fewsure.core.config import from_json, is_learned
-from fewsure.core.files import write_atomically
+from fewsure.core.files import copy_folder, write_atomically
 from fewsure.core.processes import side_by_side
 from fewsure.core.progress import ProgressLine
 from fewsure.errors import Diverged, FewsureError
@@ -128,7 +126,7 @@ class Reproduction:
         asked = self._planned(experiment, 1.0, job.number)
         same = trial.experiment == dataclasses.replace(asked, data=asked.data.prepared())
         if same and trial.has_checkpoint and not folder.exists():
-            _copy_run(trial.folder, folder)
+            copy_folder(trial.folder, folder, VALIDATION)
         return self._train(folder, experiment, 1.0, job.number)
 
     def _best_trial(self, method: str) -> int:
@@ -280,14 +278,6 @@ def _options(tried: Experiment, listed: Mapping[str, Collection[str]], today: Ex
             if name in listed.get(group, ()) or (value != asked[group].get(name) and name not in free):
                 options.setdefault(group, {})[name] = value
     return options
-
-
-def _copy_run(trial: Path, folder: Path) -> None:
-    """The run of a trial, without its score; whole or not there."""
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as making:
-        copied = Path(making) / "run"
-        shutil.copytree(trial, copied, ignore=shutil.ignore_patterns(VALIDATION))
-        copied.replace(folder)
 
 
 def results_figure(rows: Sequence[Row]) -> Figure:

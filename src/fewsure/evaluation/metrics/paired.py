@@ -45,7 +45,7 @@ class PairedScores:
 
     def test(self) -> PairedTest:
         """t = mean(d) / error(d) of the differences d between tasks, or groups where tasks are not independent."""
-        mean, degrees = self._difference.mean(), self._difference.degrees
+        mean, degrees = self._difference.mean(), self._difference.moments.degrees
         t = p_value = None
         if degrees > 0:
             error = self._difference.error()

@@ -148,51 +148,37 @@ class TaskMean:
 
     def __init__(self) -> None:
         self._start = torch.zeros(())
-        self._moments = TaskTotal()
+        self.moments = TaskTotal()
         """Sums of value − start and its square, with the first value as the start: equal values have no error."""
 
     def add(self, values: Float[Tensor, " T"], groups: Int[Tensor, "T w"] | None = None) -> None:
         """More tasks, and the groups that each is made of, where they are not independent."""
         values = values.double().cpu()
-        self._start = self._start if self._moments.tasks else values[0].clone()
+        self._start = self._start if self.moments.tasks else values[0].clone()
         step = values - self._start
-        self._moments.add(torch.stack([step, step.square()], dim=-1), groups)
-
-    @property
-    def groups(self) -> int | None:
-        """How many there are; None where tasks are independent."""
-        return self._moments.groups
-
-    @property
-    def degrees(self) -> int:
-        """Student's degrees of freedom; 0 where there is no interval."""
-        return self._moments.degrees
+        self.moments.add(torch.stack([step, step.square()], dim=-1), groups)
 
     def mean(self) -> float:
         """Over all groups, or over all tasks where these are independent."""
-        return float(self._start + self._moments.mean()[0])
+        return float(self._start + self.moments.mean()[0])
 
     def by_group(self) -> Float[Tensor, " G"]:
         """The mean of each group."""
-        return self._start + self._moments.by_group()[:, 0]
-
-    def group_sizes(self) -> list[tuple[int, int]]:
-        """The number of each group, and how many tasks it had."""
-        return self._moments.group_sizes()
+        return self._start + self.moments.by_group()[:, 0]
 
     def error(self) -> float:
         """The standard error of the mean, of at least two independent values."""
-        if self.groups is not None:
-            values = self._moments.pseudo_values()[:, 0]
+        if self.moments.groups is not None:
+            values = self.moments.pseudo_values()[:, 0]
             return float(values.std() / len(values) ** 0.5)
-        step, square = self._moments.mean()
-        return float(((square - step.square()).clamp(min=0) / self.degrees).sqrt())
+        step, square = self.moments.mean()
+        return float(((square - step.square()).clamp(min=0) / self.moments.degrees).sqrt())
 
     def summary(self) -> Mean:
         """The mean ± Student's 97.5 % quantile times the standard error; without an interval where none is known."""
-        if self.degrees < 1:
+        if self.moments.degrees < 1:
             return {"mean": self.mean()}
-        return {"mean": self.mean(), "ci95": round(float(stdtrit(self.degrees, 0.975)) * self.error(), 12)}
+        return {"mean": self.mean(), "ci95": round(float(stdtrit(self.moments.degrees, 0.975)) * self.error(), 12)}
 
 
 class TaskMeans:
@@ -208,7 +194,7 @@ class TaskMeans:
 
     def summary(self) -> dict[str, Any]:
         """Each with its interval, and the number of `groups` behind them."""
-        groups = next(iter(self._means.values())).groups
+        groups = next(iter(self._means.values())).moments.groups
         counted = {} if groups is None else {"groups": groups}
         return {name: mean.summary() for name, mean in self._means.items()} | counted
 
@@ -218,7 +204,7 @@ class TaskMeans:
         found = {name: mean.by_group().tolist() for name, mean in self._means.items()}
         return [
             {"group": group, "tasks": tasks, **{name: values[row] for name, values in found.items()}}
-            for row, (group, tasks) in enumerate(first.group_sizes())
+            for row, (group, tasks) in enumerate(first.moments.group_sizes())
         ]
 
 
