@@ -37,8 +37,8 @@ browser-test: install docs ## The report and the site in headless Chromium (inst
 		|| $(if $(filter 0,$(shell id -u)),,sudo) apt-get install --yes --no-install-recommends chromium
 	$(BIN)/python -m pytest tests/test_browser.py tests/test_site.py
 
-soak: install ## Faults, full disks, several processes, bad input and a long run (an hour); figures to docs/how-to/long-runs.md
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.reliability all --keep
+soak: install ## Faults, full disks, several processes, bad input and a long run, as JSON (an hour)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.reliability all
 
 audit: ## Known vulnerabilities of the pinned dependencies (asks pypi.org)
 	test -x .venv/audit/bin/pip-audit || $(PYTHON) -m venv .venv/audit

@@ -14,8 +14,6 @@ from fewsure.reproduce.results import read_results
 from fewsure.reproduce.targets import TARGETS
 from fewsure.training.experiment import load_preset
 
-from .reliability import figures
-
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, RESULTS = ROOT / "docs", ROOT / "results"
 MEASURED = [name for name in TARGETS if (RESULTS / f"{name}.json").is_file()]
@@ -67,21 +65,15 @@ def test_the_page_on_the_collapse_has_the_tables_that_make_results_writes(pages:
     assert pages["filled_collapse"](page) == page
 
 
-def test_the_sections_on_guarantees_and_reliability_are_what_their_commands_write() -> None:
-    certificates, reliability = (
-        json.loads((RESULTS / f"{name}.json").read_text()) for name in ("certificates", "reliability")
-    )
+def test_the_section_on_certificates_is_what_its_command_writes() -> None:
+    certificates = json.loads((RESULTS / "certificates.json").read_text())
     assert section((DOCS / "guarantees.md").read_text(), BEGIN, END) == certificates_section(certificates)
-    page = (DOCS / "how-to" / "long-runs.md").read_text()
-    assert section(page, figures.BEGIN, figures.END) == figures.section(reliability)
 
 
 @pytest.mark.parametrize("file", sorted(RESULTS.glob("*.json")), ids=lambda file: file.stem)
 def test_results_say_where_they_come_from(file: Path) -> None:
     found = json.loads(file.read_text())
     parts = found if isinstance(found, list) else [found]
-    if file.stem == "reliability":
-        parts = [part["made"] for part in found.values()]
     expected = {"tabular": {"seed", "versions", "device"}}.get(file.stem, ORIGIN)
     if file.stem.startswith("bench-"):
         expected = ORIGIN - {"seed"}  # timings
