@@ -16,6 +16,7 @@ CAPTIONS = {
     "reproduce": "the paper's experiments",
     "bench": "timings",
     "report": "figures, tables and one page of runs",
+    "sklearn": "estimators of scikit-learn's kind",
     "learner": "the Python interface",
     "features": "a pretrained ResNet",
     "auto": "several methods on the same data, and one that is selected",

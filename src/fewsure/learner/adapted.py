@@ -227,8 +227,8 @@ def adapt(predictor: Predictor, x: Any, y: Any = None) -> Adapted:
         require_one_group(frame.columns, column, None)
     if y is None:
         y = frame_targets(frame, predictor.experiment.data.target_column)
-    inputs = read_inputs(x, predictor.scale, "x")
     experiment = predictor.experiment
+    inputs = read_inputs(x, predictor.scale, "x", least=min(1, experiment.algorithm.min_support))
     labels: Labels | None = None
     if experiment.model.kind == "regression":
         targets = predictor.scale.targets(read_targets(y, len(inputs))).unsqueeze(-1)
@@ -251,7 +251,7 @@ def adapt(predictor: Predictor, x: Any, y: Any = None) -> Adapted:
         counts = tuple(torch.bincount(targets).tolist())
     _warn_of_other_numbers(predictor, counts)
     model = predictor.model(1 if labels is None else len(labels.classes))
-    state = predictor.state(min(counts))
+    state = predictor.state(max(1, min(counts)))
     support = Batch(inputs.to(predictor.device), targets.to(predictor.device))
     posterior, noise = predictor.adapt(model, support, state), predictor.noise(model, state)
     return Adapted(predictor, model, posterior, labels, counts, state, noise, support)
@@ -259,6 +259,8 @@ def adapt(predictor: Predictor, x: Any, y: Any = None) -> Adapted:
 
 def _warn_of_other_numbers(predictor: Predictor, counts: tuple[int, ...]) -> None:
     """Warn of numbers of examples that a run over a range of them has never met."""
+    if not predictor.run.experiment.training.updates:
+        return  # what is fitted to whole groups takes any number
     least, most = predictor.run.experiment.data.training_shots
     if least < most and not least <= min(counts) <= max(counts) <= most:
         each = "" if len(counts) == 1 else " of each class"

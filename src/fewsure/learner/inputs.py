@@ -49,8 +49,8 @@ def frame_targets(frame: Frame | None, name: str | None) -> list[Any]:
     return frame.values(name)
 
 
-def read_inputs(x: Any, scale: Scale, name: str) -> Tensor:
-    """Examples (N, *shape) as networks see them; `name` is what errors call them."""
+def read_inputs(x: Any, scale: Scale, name: str, *, least: int = 1) -> Tensor:
+    """Examples (N, *shape) as networks see them, `least` or more; `name` is what errors call them."""
     values = _numbers(x, name)
     shape = tuple(values.shape)
     if scale.shape == (1,) and values.ndim == 1:
@@ -60,7 +60,7 @@ def read_inputs(x: Any, scale: Scale, name: str) -> Tensor:
             f"expected `{name}` of shape ({', '.join(['N', *map(str, scale.shape)])}), as in training, but got {shape}"
             f"{_advice(shape, scale)}"
         )
-    if not len(values):
+    if len(values) < least:
         raise FewsureError(f"expected `{name}` to hold at least 1 example, but got none")
     _require_finite(values, name)
     if len(scale.shape) == 3:

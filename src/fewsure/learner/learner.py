@@ -1,9 +1,6 @@
 """The Learner: the first thing a user meets."""
 
 import dataclasses
-import shutil
-import tempfile
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
@@ -25,6 +22,7 @@ from fewsure.data.own.tables import Table, TableClasses
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.learner.adapted import Adapted, adapt, load_adapted
 from fewsure.learner.options import Method, Options
+from fewsure.learner.packing import pack, temporary_folder, unpack
 from fewsure.learner.predictor import Predictor
 from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, default_data, load_preset
@@ -75,7 +73,7 @@ class Learner:
             self._auto = _auto(data, preset, options)
         else:
             self._experiment = _experiment(algorithm, data, preset, options)
-        self._folder = Path(out) if out is not None else self._temporary_folder()
+        self._folder = Path(out) if out is not None else temporary_folder(self)
         self._predictor: Predictor | None = None
 
     @property
@@ -209,11 +207,15 @@ class Learner:
         trained = "trained" if self._predictor is not None else "not trained yet"
         return f"Learner({self._experiment.algorithm_name} on {self._experiment.data_name}, {trained})"
 
-    def _temporary_folder(self) -> Path:
-        """A folder that goes when the learner does."""
-        place = tempfile.mkdtemp(prefix="fewsure-")
-        weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
-        return Path(place) / "run"
+    def __getstate__(self) -> dict[str, Any]:
+        """All that it is, with the files of its run; a copy lives in a temporary folder until it is saved."""
+        state = {name: value for name, value in vars(self).items() if name != "_folder"}
+        return state | {"_files": pack(self._folder) if self._predictor is None else {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        files = state.pop("_files")
+        vars(self).update(state)
+        self._folder = unpack(files, self) if self._predictor is None else self._predictor.run.folder
 
     def _open(self, run: Run) -> None:
         self._experiment = run.experiment

@@ -5,7 +5,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,13 +19,14 @@ from fewsure.certification.predictor import (
     load_predictor,
     new_draws,
 )
-from fewsure.core.devices import precision, precision_on_cpu
+from fewsure.core.devices import find_device, precision, precision_on_cpu
 from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
 from fewsure.evaluation.calibrate import fits_of, with_fits
 from fewsure.evaluation.evaluate import SAMPLES
 from fewsure.evaluation.metrics.density import around_functions
 from fewsure.kernels.fused import fused_kernels
+from fewsure.learner.packing import Packed, pack, unpack
 from fewsure.theory.conformal import Calibration
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import Fits, Run
@@ -73,6 +75,9 @@ class Predictor:
         """The predictor of a run's chosen checkpoint."""
         digest, experiment, checkpoint = load_predictor(run, device)
         return cls(run, experiment, fits_of(run, device), checkpoint.meta, device, digest)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (pack(self.run.folder), self.run.experiment, self.run.version, self.device.type)
 
     @property
     def scale(self) -> Scale:
@@ -168,6 +173,13 @@ class Predictor:
                 return
             with _PRECISION, precision(wanted):  # a switch of the whole process
                 yield
+
+
+def _unpickled(files: Packed, experiment: Experiment, version: str, device: str) -> Predictor:
+    """The predictor of a packed run, in a temporary folder; on a GPU if it was on one and there is one here."""
+    run = Run(Path(), experiment, version)
+    run.folder = unpack(files, run)
+    return Predictor.of_run(run, find_device(device if device == "cpu" else "auto"))
 
 
 def _given_reference(posterior: Parts, model: Model) -> tuple[Parts, Model]:

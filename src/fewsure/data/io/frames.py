@@ -25,7 +25,7 @@ class Frame:
     @cached_property
     def columns(self) -> Columns:
         """Its rows as those of a file, with the types of its columns."""
-        names = self._table.columns
+        names = self.names
         if not names or not all(isinstance(name, str) and name for name in names):
             raise FewsureError(f"expected {WHERE} to have columns with names of text, but got {list(names)}")
         if not len(self._table):
@@ -38,6 +38,11 @@ class Frame:
     def _numbers(self, name: str) -> NDArray[np.float64]:
         """A column of numbers in double precision; NaN where one is missing."""
         return self._table[name].cast(nw.Float64).to_numpy().astype(np.float64)
+
+    @property
+    def names(self) -> list[Any]:
+        """The names of its columns."""
+        return list(self._table.columns)
 
     def values(self, name: str) -> list[Any]:
         """A column as Python's values; None where one is missing."""
@@ -67,16 +72,16 @@ class _Texts(Mapping[str, Sequence[str]]):
 
     def __getitem__(self, name: str) -> Sequence[str]:
         if name not in self._made:
-            if name not in self._frame._table.columns:
+            if name not in self._frame.names:
                 raise KeyError(name)
             self._made[name] = [text(value) for value in self._frame.values(name)]
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._frame._table.columns)
+        return iter(self._frame.names)
 
     def __len__(self) -> int:
-        return len(self._frame._table.columns)
+        return len(self._frame.names)
 
 
 def is_frame(value: Any) -> bool:

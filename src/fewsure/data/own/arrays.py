@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fewsure.core.config import UNRECORDED, Range, checked, ends, field_types, read_range
 from fewsure.data.io.frames import Frame, is_frame
 from fewsure.data.own.data import OwnClassification, OwnRegression, OwnRows
-from fewsure.data.own.rows import SHARES, Rows
+from fewsure.data.own.rows import SHARES, Rows, Shares, row_parts
 from fewsure.data.scaling import require_pixels
 from fewsure.errors import FewsureError, require_known
 
@@ -78,10 +78,7 @@ def regression_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **
     rows = _rows(gathered, [_targets(y, number) for number, (_, y) in enumerate(gathered)], columns)
     if rows.x.ndim != 2:
         raise FewsureError(f"expected regression inputs of shape (N, D), but got {rows.x.shape}")
-    typical = int(np.quantile([len(y) for _, y in gathered], 0.25))
-    shot = options.get("shot", _shots_of(typical))
-    sizes = {"shot": shot, "query": min(10, max(1, typical - ends(shot)[1]))}
-    return GivenRegression(**(sizes | options), source=rows)
+    return data_of_rows(rows, options)  # type: ignore[return-value]
 
 
 def classification_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **options: Any) -> GivenClasses:
@@ -93,8 +90,7 @@ def classification_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT
     options = _checked(GivenClasses, options)
     gathered, columns = _gather(tasks, limit)
     labels = [_names(y, f"labels of task {number}") for number, (_, y) in enumerate(gathered)]
-    counts = [np.unique(names, return_counts=True)[1] for names in labels]
-    return _classes(_rows(gathered, labels, columns), min(map(len, counts)), int(np.concatenate(counts).min()), options)
+    return data_of_rows(_rows(gathered, labels, columns), options)  # type: ignore[return-value]
 
 
 def labelled_examples(x: Any, labels: Any, **options: Any) -> GivenClasses:
@@ -106,10 +102,7 @@ def labelled_examples(x: Any, labels: Any, **options: Any) -> GivenClasses:
     options = _checked(GivenClasses, options)
     examples, names = _examples(x, "x"), _names(labels, "labels")
     _require_same(len(examples), len(names), "x and its labels")
-    counts = np.unique(names, return_counts=True)[1]
-    smallest = max(1, round(min(options.get("shares", SHARES)) * len(counts)))
-    rows = Rows(examples, names, None, None, (), "the examples given")
-    return _classes(rows, max(2, min(5, smallest)), int(counts.min()), options)
+    return data_of_rows(Rows(examples, names, None, None, (), "the examples given"), options)  # type: ignore[return-value]
 
 
 def own_tasks(data: Any, **options: Any) -> GivenRegression | GivenClasses:
@@ -139,14 +132,30 @@ def own_tasks(data: Any, **options: Any) -> GivenRegression | GivenClasses:
     return classification_tasks(tasks, **options)
 
 
-def _classes(rows: Rows, way: int, smallest: int, options: dict[str, Any]) -> GivenClasses:
-    """Classes of `smallest` examples or more, `query` as large as the smallest class allows."""
+def data_of_rows(rows: Rows, options: Mapping[str, Any]) -> GivenRegression | GivenClasses:
+    """The data of rows, whose `shot`, `query` and `way` are those of the options, or else as large as rows allow."""
+    counts = np.unique(rows.unit, return_counts=True)[1]
+    if rows.y.dtype.kind == "f":
+        typical = int(np.quantile(counts, 0.25))
+        shot = options.get("shot", _shots_of(typical))
+        return GivenRegression(
+            **({"shot": shot, "query": min(10, max(1, typical - ends(shot)[1]))} | dict(options)), source=rows
+        )
     if rows.x.ndim not in (2, 4):
         raise FewsureError(f"expected examples of shape (N, D) or (N, C, H, W), but got {rows.x.shape}")
+    way, smallest = _way(rows, options.get("shares", SHARES)), int(counts.min())
     shot = options.get("shot", _shots_of(smallest))
     sizes = {"way": way, "shot": shot, "query": min(15, max(1, smallest - ends(shot)[1]))}
     kind = GivenImages if rows.x.ndim == 4 else GivenClasses
-    return kind(**(sizes | options), source=rows)
+    return kind(**(sizes | dict(options)), source=rows)
+
+
+def _way(rows: Rows, shares: Shares) -> int:
+    """Classes that every task can have; up to 5 where any classes may meet."""
+    if rows.task is not None:
+        return min(len(np.unique(rows.y[rows.task == task])) for task in np.unique(rows.task))
+    parts = row_parts(rows, shares, rows.held_out_name)
+    return max(2, min(5, *(len(np.unique(rows.y[part])) for part in parts.values())))
 
 
 def _shots_of(size: int) -> Range:

@@ -14,7 +14,7 @@ from fewsure.data.classification import Classification
 from fewsure.data.episodes import RowTasks
 from fewsure.data.memory import forget, remembered
 from fewsure.data.own.doubts import doubts_about_rows, doubts_about_splits
-from fewsure.data.own.rows import SHARES, Rows, Shares, require_shares, row_splits
+from fewsure.data.own.rows import SHARES, Rows, Shares, require_shares, row_parts
 from fewsure.data.pools import SPLITS, Pool, Split, pool_of_rows, restrict
 from fewsure.data.protocol import Data, pool_on
 from fewsure.data.regression import Regression
@@ -67,8 +67,8 @@ class OwnRows(Data):
 def _read(data: OwnRows) -> tuple[dict[Split, Pool], Scale]:
     """The pool of each split, and its scale: the same ones, however many examples a task has."""
     rows = data.rows()
-    splits = row_splits(rows, data.shares, rows.held_out_name)
-    train, is_target = splits == "train", rows.y.dtype.kind == "f"
+    parts = row_parts(rows, data.shares, rows.held_out_name)
+    train, is_target = parts["train"], rows.y.dtype.kind == "f"
     scale = data.scale or learn_scale(rows.x[train], rows.y[train] if is_target else None, rows.columns, rows.encoding)
     if rows.x.shape[1:] != scale.shape:
         raise FewsureError(
@@ -78,7 +78,6 @@ def _read(data: OwnRows) -> tuple[dict[Split, Pool], Scale]:
     if is_target:
         x = np.column_stack([x, scale.targets(torch.from_numpy(rows.y)).float().numpy()])
     groups = np.full(len(x), "") if is_target or rows.task is None else rows.task
-    parts = {split: splits == split for split in SPLITS}
     where, unit = Path(rows.where), rows.unit
     return {split: pool_of_rows(where, x[part], unit[part], groups[part]) for split, part in parts.items()}, scale
 

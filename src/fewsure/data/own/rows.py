@@ -16,6 +16,8 @@ Shares = tuple[float, float, float]
 SHARES: Shares = (0.6, 0.2, 0.2)
 ALIASES: dict[str, Split] = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 """The names that a split may have."""
+LEAST, LEAST_CLASSES = 5, 10
+"""With fewer groups or classes and none to test on, all of them are for training and for validation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +37,9 @@ class Rows:
     """The name of the data in errors."""
     encoding: tuple[Column, ...] = ()
     """The columns of a table that the inputs come from."""
+    tested_elsewhere: bool = False
+    """Whether the user tests on other rows. All of these are then to learn from, and the validation tasks stand in for
+    those to test on."""
 
     @property
     def held_out(self) -> NDArray[np.str_]:
@@ -83,6 +88,19 @@ def split_by_name(names: Sequence[str], shares: Shares, what: str, where: str) -
         name: "test" if rank < test else "validation" if rank < test + validation else "train"
         for rank, name in enumerate(ordered)
     }
+
+
+def row_parts(rows: Rows, shares: Shares, what: str) -> dict[Split, NDArray[np.bool_]]:
+    """Which rows (N,) each split has."""
+    if not rows.tested_elsewhere:
+        splits = row_splits(rows, shares, what)
+        return {split: splits == split for split in SPLITS}
+    names = np.unique(rows.held_out)
+    if len(names) < (LEAST_CLASSES if rows.task is None else LEAST):
+        return dict.fromkeys(SPLITS, np.ones(len(rows.y), dtype=bool))
+    rule = split_by_name(names.tolist(), shares, what, rows.where)
+    held = np.isin(rows.held_out, [name for name, split in rule.items() if split == "validation"])
+    return {"train": ~held, "validation": held, "test": held}
 
 
 def row_splits(rows: Rows, shares: Shares, what: str) -> NDArray[np.str_]:

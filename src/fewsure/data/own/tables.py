@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewsure.core.config import UNRECORDED
-from fewsure.data.encoding import Missing, encode, input_names, learn_columns, unseen
+from fewsure.data.encoding import Column, Missing, encode, input_names, learn_columns, unseen
 from fewsure.data.io.frames import Frame
 from fewsure.data.io.table_files import Columns, read_table
 from fewsure.data.own.data import OwnClassification, OwnRegression, OwnRows
-from fewsure.data.own.rows import Rows, row_splits
+from fewsure.data.own.rows import SHARES, Rows, Shares, row_parts
 from fewsure.errors import FewsureError
 
 CHOICE = ", or name the columns to be used with --features"
@@ -55,11 +55,9 @@ class _Tabular(OwnRows):
         split = None if split_column is None else table.strings(split_column, "split_column")
         names = _inputs(table, self.features, roles)
         rows = Rows(np.empty((len(y), 0)), y, task, split, (), table.where)
-        encoding = self.scale.encoding if self.scale else ()
-        if not encoding:
-            train = row_splits(rows, self.shares, rows.held_out_name) == "train"
-            encoding = learn_columns(table, names, train, self.missing, self.categories, CHOICE)
-        return replace(rows, x=encode(table, encoding, CHOICE), columns=input_names(encoding), encoding=encoding)
+        if self.scale and self.scale.encoding:
+            return _encoded(rows, table, self.scale.encoding)
+        return with_inputs(rows, table, names, self.shares, self.missing, self.categories)
 
 
 @dataclass(frozen=True)
@@ -119,6 +117,23 @@ class TableClasses(_Tabular, OwnClassification):  # type: ignore[misc]
         y = self.table.strings(self.label, "label")
         task = None if self.task_column is None else self.table.strings(self.task_column, "task_column")
         return self.rows_of(y, task, [self.task_column, self.label, self.split_column])
+
+
+def with_inputs(
+    rows: Rows,
+    table: Columns,
+    names: Sequence[str],
+    shares: Shares = SHARES,
+    missing: Missing = "refuse",
+    categories: Sequence[str] = (),
+) -> Rows:
+    """Rows with the inputs that the columns called `names` make, as the training rows have them."""
+    train = row_parts(rows, shares, rows.held_out_name)["train"]
+    return _encoded(rows, table, learn_columns(table, names, train, missing, categories, CHOICE))
+
+
+def _encoded(rows: Rows, table: Columns, encoding: tuple[Column, ...]) -> Rows:
+    return replace(rows, x=encode(table, encoding, CHOICE), columns=input_names(encoding), encoding=encoding)
 
 
 def open_table(file: str) -> Columns:
