@@ -185,12 +185,12 @@ def test_platipus_starts_at_a_maml_run_and_resumes(
 
     maml, platipus = tmp_path / "maml", tmp_path / "platipus"
     assert main(["train", "maml", *TINY, "--out", str(maml)]) == 0
-    for wrong in (["maml", "--from-maml", str(maml)], ["platipus", "--from-maml", str(run)]):
+    for wrong in (["maml", "--from", str(maml)], ["platipus", "--from", str(run)]):
         capsys.readouterr()
         assert main(["train", *wrong, *TINY, "--out", str(platipus)]) == 2
-        assert "expected --from-maml" in capsys.readouterr().err
+        assert "expected --from" in capsys.readouterr().err
         assert not platipus.exists()
-    start = ["train", "platipus", "--from-maml", str(maml), "--out", str(platipus), *TINY, "--lr", "1e-12"]
+    start = ["train", "platipus", "--from", str(maml), "--out", str(platipus), *TINY, "--lr", "1e-12"]
     assert main(start) == 0
     cpu = torch.device("cpu")
     learned, started = (Run.open(folder).load(cpu).meta["weights"] for folder in (maml, platipus))

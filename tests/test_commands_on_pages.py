@@ -22,7 +22,7 @@ import pytest
 from fewsure.algorithms import ALGORITHMS
 from fewsure.auto import NAME as AUTO
 from fewsure.cli.main import COMMANDS, main
-from fewsure.cli.options import Parser
+from fewsure.cli.options import Parser, flag_of
 from fewsure.cli.train import read_experiment
 from fewsure.data import DATA
 from fewsure.errors import FewsureError
@@ -177,7 +177,7 @@ class Workshop(NamedTuple):
         changed = {dest: value for dest, value in SMALL.items() if hasattr(options, dest)}
         named_there = {dest for dest, value in vars(options).items() if value and not isinstance(value, int)}
         changed |= {dest: value for dest, value in self.places.items() if dest in named_there}
-        flags = [word for dest, value in changed.items() for word in (f"--{dest.replace('_', '-')}", *value.split())]
+        flags = [word for dest, value in changed.items() for word in (flag_of(dest), *value.split())]
         return (words[0], *positional, *(word for word in words[1:] if word not in given), *flags)
 
     def positional(self, words: tuple[str, ...], options: Namespace) -> list[str] | None:
@@ -185,7 +185,7 @@ class Workshop(NamedTuple):
         match words[0]:
             case "train" if words[1] == AUTO:
                 return [AUTO, "--methods", "mean"]
-            case "train" if options.data in OWN and not (options.from_maml and options.data != "sine-line"):
+            case "train" if options.data in OWN and not (options.from_ and options.data != "sine-line"):
                 return [words[1]]
             case "evaluate" if options.kl_weight is not None:  # of a method that the run is not of
                 return None
@@ -225,7 +225,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         "support": write_table(tmp_path / "support.csv", few),
         "query": write_table(tmp_path / "query.csv", few),
         "folder": str(tmp_path / "images"),
-        "from_maml": str(tmp_path / "maml"),
+        "from_": str(tmp_path / "maml"),
         "out": str(tmp_path / "made"),
         "onnx": str(tmp_path / "made.onnx"),
         "torch": str(tmp_path / "made.pt2"),
@@ -237,7 +237,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     }
     shop = Workshop(places, tmp_path / "images", [str(tmp_path / name) for name in ("first", "second")])
     table = ("--data", "table", "--features", "x", "--file", "f", "--task-column", "c", "--target", "t")
-    runs = dict.fromkeys(shop.runs, ("train", "maml", *table)) | {places["from_maml"]: ("train", "maml")}
+    runs = dict.fromkeys(shop.runs, ("train", "maml", *table)) | {places["from_"]: ("train", "maml")}
     for run, words in runs.items():
         assert main([*(shop.small(words) or ()), "--out", run]) == 0
     for run in shop.runs:

@@ -163,7 +163,7 @@ def test_a_run_from_maml_that_was_killed_before_its_first_checkpoint_starts_at_m
     start_run(tmp_path, experiment, resume=False, start=start)
     whole = (tmp_path / "checkpoint.safetensors").read_bytes()
     (tmp_path / "checkpoint.safetensors").unlink()
-    with pytest.raises(FewsureError, match=r"starts at another run, .*; give --from-maml again"):
+    with pytest.raises(FewsureError, match=r"starts at another run, .*; give --from again"):
         start_run(tmp_path, experiment, resume=True)
     start_run(tmp_path, experiment, resume=True, start=start)
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == whole

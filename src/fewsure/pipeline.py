@@ -75,9 +75,7 @@ def _start_run(folder: Path, experiment: Experiment, resume: bool, start: Start 
 
 def _begun(run: Run, start: Start | None) -> Run:
     if start is None and run.experiment.start != RANDOM_START:
-        raise FewsureError(
-            f"{run.folder} starts at another run, but has no checkpoint of it yet; give --from-maml again"
-        )
+        raise FewsureError(f"{run.folder} starts at another run, but has no checkpoint of it yet; give --from again")
     record_data(run, start.data if start else None)
     if start is not None:
         run.save(Checkpoint(0, start.meta, {}))
@@ -91,7 +89,7 @@ def start_at_maml(experiment: Experiment, folder: Path) -> tuple[Experiment, Sta
     meta = experiment.algorithm.from_weights(weights)
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     if maml.experiment.algorithm_name != "maml" or shapes != experiment.model.network.shapes:
-        raise FewsureError(f"expected --from-maml to be a MAML run of the same network, but {folder} is not")
+        raise FewsureError(f"expected --from to be a MAML run of the same network, but {folder} is not")
     digest = hashlib.sha256(maml.checkpoint_file(maml.chosen).read_bytes()).hexdigest()
     return dataclasses.replace(experiment, start=f"maml {digest[:16]}"), Start(meta, data_record(maml))
 

@@ -242,7 +242,9 @@ class Algorithm(Protocol):
     def from_weights(self, weights: Params) -> Parts:
         """Initial meta-parameters around the weights of a MAML run."""
         method = type(self).__name__.lower()
-        raise FewsureError(f"expected --from-maml with platipus alone, but got {method}; leave it out")
+        raise FewsureError(
+            f"expected --from to name a MAML run with platipus alone, but got {method}; give a folder of features"
+        )
 
     def shares_a_layer(self, model: Model) -> bool:
         """Whether tasks have a large layer in common, and no copies of it."""

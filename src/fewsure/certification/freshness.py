@@ -73,6 +73,15 @@ def record_data(run: Run, start: Record | None = None) -> None:
         write_atomically(run.folder / FILE, json.dumps(record) + "\n")
 
 
+def classes_record(streams: Collection[str], splits: Mapping[Split, tuple[str, Collection[str]]]) -> Record:
+    """The record of a training beside runs, from the checksum and the names of the classes of each split it used."""
+    found = {
+        split: {"checksum": checksum, "ids": [_digest(name.encode()) for name in names]}
+        for split, (checksum, names) in splits.items()
+    }
+    return {"format": FORMAT, "streams": [*streams], "ids_of": "names", "splits": found, "start": None}
+
+
 def data_record(run: Run) -> Record:
     """The record that `record_data` wrote; a run without it is refused."""
     path, advice = run.folder / FILE, "nothing shows which tasks are fresh; train the run anew"

@@ -1,4 +1,4 @@
-"""Train a residual network on the training classes of an image data set, and store its features of all splits.
+"""Train a network on the training classes of an image data set, and store its features of all splits.
 
 It is trained as a plain classifier of the training classes; images of the other classes are only passed through it
 afterwards. The folder can then be trained on with `--data features`.
@@ -6,6 +6,7 @@ afterwards. The folder can then be trained on with `--data features`.
 examples:
   fewsure features --data cifar-fs --out features/cifar-fs
   fewsure features --data mini-imagenet --network wrn-28-10 --jitter 0.4 --out features/mini-imagenet
+  fewsure features --data mini-imagenet --network conv4 --out features/conv4      then `fewsure train … --from`
   fewsure features --data cifar-fs --out features/cifar-fs --resume
 """
 
@@ -14,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fewsure.cli.common import Common, parse_groups, peek
+from fewsure.cli.options import Parser
 from fewsure.core.devices import find_device
 from fewsure.data import DATA_SETS
 from fewsure.data.io.cache import load
 from fewsure.data.pools import SPLITS
 from fewsure.errors import require_known
-from fewsure.features.classifier import Recipe
+from fewsure.features.classifier import Recipe, recipe_of
 from fewsure.features.workflow import check_out, describe, make_features, recorded_recipe
 
 
@@ -39,7 +41,7 @@ class Options(Common):
 def main(arguments: list[str]) -> None:
     """Train, extract, and describe the features."""
     given = peek("features", Options, arguments)
-    base = (recorded_recipe(given.out) if given.resume else None) or Recipe()
+    base = (recorded_recipe(given.out) if given.resume else None) or recipe_of(_network(arguments))
     options, groups = parse_groups("features", Options, arguments, __doc__, recipe=base)
     require_known("data", options.data, [name for name, data_set in DATA_SETS.items() if len(data_set.shape) == 3])
     device = find_device(options.device)
@@ -47,3 +49,11 @@ def main(arguments: list[str]) -> None:
     pools = {split: load(DATA_SETS[options.data], split) for split in SPLITS}
     record = make_features(options.out, options.data, pools, groups["recipe"], device, resume=options.resume)
     print(json.dumps({"out": str(options.out)} | record) if options.json else describe(record, options.out))
+
+
+def _network(arguments: list[str]) -> str:
+    """The network that is asked for, which decides the other defaults."""
+    parser = Parser("fewsure features", None, add_help=False)
+    parser.add_argument("--network", default=Recipe().network)
+    network: str = parser.parse_known_args(arguments)[0].network
+    return network

@@ -60,11 +60,15 @@ def add_options(parser: Parser, kind: type, *, defaults: Any = None, title: str 
         elif types[field.name] is bool:
             action = argparse.BooleanOptionalAction if default or defaults is not None else "store_true"
             shown = f" (default: {'on' if default else 'off'})" if defaults is not None else ""
-            group.add_argument(_flag(field.name), action=action, default=default, help=_escape(help_text + shown))
+            group.add_argument(
+                flag_of(field.name), dest=field.name, action=action, default=default, help=_escape(help_text + shown)
+            )
         else:
             shown = _shown(default, types[field.name])
             help_text += f" (default: {shown})" if shown else ""
-            group.add_argument(_flag(field.name), **settings, default=default, help=_escape(help_text))
+            group.add_argument(
+                flag_of(field.name), dest=field.name, **settings, default=default, help=_escape(help_text)
+            )
 
 
 def from_namespace(kind: type[Options], namespace: argparse.Namespace) -> Options:
@@ -96,8 +100,9 @@ def field_documents(kind: type) -> Mapping[str, str]:
     return documents
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def flag_of(name: str) -> str:
+    """The option of a field."""
+    return "--" + name.rstrip("_").replace("_", "-")  # `from_`, since `from` is a word of Python
 
 
 def _escape(text: str) -> str:

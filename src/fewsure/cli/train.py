@@ -9,6 +9,7 @@ examples:
   fewsure train maml --updates 20000 --inner-lr 0.003 --out runs/maml
   fewsure train protonet --data omniglot --preset omniglot-cpu --out runs/omniglot
   fewsure train simpa --data cifar-fs --preset recommended-5-shot --device cuda --out runs/cifar-fs
+  fewsure train protonet --data mini-imagenet --from features/conv4 --out runs/mini-imagenet
   fewsure train simpa --data table --file my.csv --task-column group --target y --out runs/mine
   fewsure train simpa --out runs/simpa --resume              go on where it stopped
   torchrun --nproc-per-node=4 -m fewsure train simpa --out runs/simpa     four processes share the tasks
@@ -28,6 +29,8 @@ from fewsure.cli.options import first_line
 from fewsure.core.distributed import is_rank_zero, process_group
 from fewsure.data import DATA
 from fewsure.errors import FewsureError, require, require_known
+from fewsure.features.start import start_at_features
+from fewsure.features.workflow import RECORD
 from fewsure.pipeline import start_at_maml, start_run, train_run
 from fewsure.posteriors.mixture import LAGGING, lagging_components
 from fewsure.report.evaluation_tables import training_table
@@ -62,8 +65,9 @@ class Options(Common):
     tensorboard: bool = False
     """Write what is logged as event files for TensorBoard, too, into `tensorboard` in the run folder. Needs
     `pip install "fewsure[track]"`."""
-    from_maml: Path | None = None
-    """Start a new platipus run at the weights of this MAML run."""
+    from_: Path | None = None
+    """Start a new run at what this folder has learned. From `fewsure features --network conv4` the blocks of any
+    method's base network start as they were trained on the training classes. From a MAML run, platipus starts."""
 
 
 def main(arguments: list[str]) -> None:
@@ -80,8 +84,9 @@ def main(arguments: list[str]) -> None:
         require_tensorboard()
     with process_group(options.device) as device:
         start = None
-        if options.from_maml is not None:
-            experiment, start = start_at_maml(experiment, options.from_maml)
+        if options.from_ is not None:
+            start_at = start_at_features if (options.from_ / RECORD).is_file() else start_at_maml
+            experiment, start = start_at(experiment, options.from_)
         run = start_run(options.out, experiment, resume=options.resume, start=start)
         last = train_run(
             run,

@@ -14,12 +14,20 @@ from fewsure.core import streams
 from fewsure.data.augmentation import crops, jittered, unit
 from fewsure.data.pools import Pool
 from fewsure.errors import require, require_known
-from fewsure.features.residual import NETWORKS, ResidualNetwork, initialise
+from fewsure.features.backbone import Backbone
+from fewsure.features.convolutional import ConvolutionalNetwork
+from fewsure.features.residual import ResNet12, WideResNet, initialise
 from fewsure.training.schedule import learning_rate
 
 MOMENTUM = 0.9
 EVALUATION_BATCH = 500
 """Images that are passed through a network at once where no gradient is needed."""
+NETWORKS: dict[str, type[Backbone]] = {
+    "resnet12": ResNet12,
+    "wrn-28-10": WideResNet,
+    "conv4": ConvolutionalNetwork,
+}
+"""Name on the command line → network."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,8 @@ class Recipe:
     """Which network, and how it is trained: SGD with Nesterov momentum, the learning rate along a cosine to 0."""
 
     network: str = "resnet12"
-    """`resnet12` or `wrn-28-10`; both have 640 features."""
+    """`resnet12` or `wrn-28-10`, with 640 features each; `conv4`, the base network whose body `fewsure train --from`
+    starts at. Other defaults depend on it."""
     width: float = 1.0
     """Multiplies the filters of each layer, and so the number of features."""
     epochs: int = 90
@@ -44,6 +53,11 @@ class Recipe:
     """Mirror half of the images left to right."""
     jitter: float = 0.0
     """Brightness, contrast and saturation are multiplied by random factors within 1 ± this."""
+    label_smoothing: float = 0.0
+    """Share of the target that all classes have in common, so that the classifier is less sure of its images."""
+    keep_best: int = 0
+    """Epochs between two looks at validation classes: the weights with the best mean accuracy of nearest class means
+    (1 and 5 shots) are kept. 0 keeps the last ones."""
     held_out: float = 0.05
     """Share of the images of each training class that shows the classifier's own accuracy and is not trained on."""
     seed: int = 0
@@ -58,13 +72,26 @@ class Recipe:
         require(0 <= self.weight_decay < math.inf, "weight_decay", "a number of at least 0", self.weight_decay)
         require(self.padding is None or self.padding >= 0, "padding", "at least 0 pixels", self.padding)
         require(0 <= self.jitter <= 1, "jitter", "a share in [0, 1]", self.jitter)
+        require(0 <= self.label_smoothing < 1, "label_smoothing", "a share in [0, 1)", self.label_smoothing)
+        require(self.keep_best >= 0, "keep_best", "at least 0 epochs", self.keep_best)
         require(0 <= self.held_out < 1, "held_out", "a share in [0, 1)", self.held_out)
 
 
-def build_network(recipe: Recipe, channels: int) -> ResidualNetwork:
-    """The recipe's network, without memory for its weights yet."""
+RECIPES = {
+    "conv4": Recipe("conv4", epochs=30, lr=0.05, jitter=0.2, label_smoothing=0.1, keep_best=5),
+}
+"""The recommended recipe of a network, where it is not the default one."""
+
+
+def recipe_of(network: str) -> Recipe:
+    """The recommended recipe of a network."""
+    return RECIPES.get(network) or Recipe(network)
+
+
+def build_network(recipe: Recipe, shape: tuple[int, int, int]) -> Backbone:
+    """The recipe's network for images (C, H, W), without memory for its weights yet."""
     with torch.device("meta"):
-        return NETWORKS[recipe.network](channels, recipe.width)
+        return NETWORKS[recipe.network].of_images(shape, recipe.width)
 
 
 class Means(NamedTuple):
@@ -84,7 +111,8 @@ class Training:
 
     def __init__(self, pool: Pool, recipe: Recipe, device: torch.device) -> None:
         """`pool` holds the training classes; all its images are kept on the device."""
-        _, channels, height, width = pool.examples.shape
+        shape = tuple(pool.examples.shape[1:])
+        _, height, width = shape
         side, smallest = min(height, width), NETWORKS[recipe.network].SMALLEST
         require(side >= smallest, "data", f"images of {smallest} pixels or more on each side", f"{height}×{width}")
         self._padding = side // 8 if recipe.padding is None else recipe.padding
@@ -102,12 +130,13 @@ class Training:
         self._images = pool.examples.to(device)
         self._labels = torch.repeat_interleave(pool.counts).to(device)
 
-        self.network = build_network(recipe, channels)
+        self.network = build_network(recipe, shape)
         with torch.device("meta"):
             head = nn.Linear(self.network.outputs, len(pool.classes))
         classifier = nn.Sequential(self.network, head).to_empty(device="cpu")
         initialise(classifier, streams.generator(recipe.seed, "init"))
-        self.network.mean, self.network.std = channel_statistics(self._images, rows)
+        if self.network.STANDARDISES:
+            self.network.mean, self.network.std = channel_statistics(self._images, rows)
         self.classifier = classifier.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         """Images in [0, 1] (N, C, H, W) → logits (N, K) of the training classes."""
         self._optimiser = torch.optim.SGD(
@@ -117,6 +146,9 @@ class Training:
         self._order = rows
         self._ordered_epoch: int | None = None
         self._sums = torch.zeros(2, dtype=torch.float64, device=device)
+        self._best: dict[str, Tensor] = {}
+        self.best_score = -math.inf
+        """The best score that `keep_if_best` was given."""
 
     def step(self) -> None:
         """One update. It does not wait for the device."""
@@ -143,7 +175,7 @@ class Training:
         with arithmetic(self._device, exact=False):
             with autocast(self._device):
                 logits = self.classifier(images).float()
-                loss = functional.cross_entropy(logits, labels)
+                loss = functional.cross_entropy(logits, labels, label_smoothing=recipe.label_smoothing)
             loss.backward()  # type: ignore[no-untyped-call]
         self._optimiser.step()
         right = (logits.detach().argmax(1) == labels).double().mean()
@@ -166,9 +198,22 @@ class Training:
                 right += (self.classifier(unit(self._images[rows])).argmax(1) == self._labels[rows]).sum()
         return int(right) / self.held_out_images
 
+    def keep_if_best(self, score: float) -> None:
+        """Keep the network as it is now, if no earlier score was as high."""
+        if score > self.best_score:
+            self.best_score = score
+            self._best = {name: value.clone() for name, value in self.network.state_dict().items()}
+
+    def take_best(self) -> None:
+        """Make the network what it was when its score was highest; nothing if none was kept."""
+        if self._best:
+            self.network.load_state_dict(self._best)
+
     def tensors(self) -> dict[str, Tensor]:
         """Everything that `load` needs to go on from here."""
         tensors = {"update": torch.tensor(self.update), "sums": self._sums}
+        tensors |= {"best_score": torch.tensor(self.best_score, dtype=torch.float64)}
+        tensors |= {f"best/{name}": value for name, value in self._best.items()}
         tensors |= {f"classifier/{name}": value for name, value in self.classifier.state_dict().items()}
         for name, weight in self.classifier.named_parameters():
             if weight in self._optimiser.state:
@@ -181,6 +226,10 @@ class Training:
         self.classifier.load_state_dict({name: tensors[f"classifier/{name}"] for name in state})
         self.update = int(tensors["update"])
         self._sums.copy_(tensors["sums"])
+        self.best_score = float(tensors["best_score"])
+        if self.best_score > -math.inf:
+            names = self.network.state_dict()
+            self._best = {name: tensors[f"best/{name}"].to(self._device) for name in names}
         for name, weight in self.classifier.named_parameters() if self.update else ():
             momentum = torch.empty_like(weight).copy_(tensors[f"momentum/{name}"])
             self._optimiser.state[weight]["momentum_buffer"] = momentum.detach()
@@ -234,11 +283,14 @@ def arithmetic(device: torch.device, *, exact: bool) -> Iterator[None]:
 
 
 def autocast(device: torch.device) -> torch.autocast:
-    """Convolutions and products in bfloat16 where a GPU has it; float32 elsewhere."""
+    """Convolutions and products in bfloat16 where the device has it; float32 elsewhere."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision(device) == "bfloat16")
 
 
 def precision(device: torch.device) -> str:
     """The arithmetic of a training on a device: `bfloat16` or `float32`."""
-    fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    if device.type == "cuda":
+        fast = torch.cuda.get_device_capability(device) >= (8, 0)
+    else:
+        fast = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return "bfloat16" if fast else "float32"

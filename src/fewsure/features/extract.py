@@ -1,6 +1,7 @@
 """Features of a pool's images, and how well they tell unseen classes apart."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from fewsure.data.augmentation import unit
 from fewsure.data.episodes import Episodes
 from fewsure.data.pools import Pool
 from fewsure.evaluation.metrics.summary import mean_over_tasks
-from fewsure.features.classifier import EVALUATION_BATCH, arithmetic
-from fewsure.features.residual import ResidualNetwork
+from fewsure.features.backbone import Backbone
+from fewsure.features.classifier import EVALUATION_BATCH, arithmetic, autocast
 
 WAY, QUERY = 5, 15
 """Classes of a task, and query images of each, where a pool has as many."""
@@ -22,20 +23,22 @@ BLOCK = 100
 
 
 def extract(
-    network: ResidualNetwork,
+    network: Backbone,
     images: Tensor,
     *,
     batch: int = EVALUATION_BATCH,
+    exact: bool = True,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Tensor:
-    """Features (N, D) of uint8 images (N, C, H, W), on the CPU, computed in float32 on the network's device.
+    """Features (N, D) of uint8 images (N, C, H, W), on the CPU, computed on the network's device.
 
+    Convolutions are in float32, or else, where not `exact`, as in training.
     The network is in evaluation mode: the features of an image do not depend on the others.
     """
     network.eval()
     device = network.mean.device
     features = torch.empty(len(images), network.outputs)
-    with torch.inference_mode(), arithmetic(device, exact=True):
+    with torch.inference_mode(), arithmetic(device, exact=exact), nullcontext() if exact else autocast(device):
         for start in range(0, len(images), batch):
             part = slice(start, start + batch)
             features[part] = network(unit(images[part].to(device))).cpu()

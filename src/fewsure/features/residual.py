@@ -4,34 +4,24 @@ They are ordinary modules with batch norm, trained once. Later a small network o
 """
 
 from itertools import pairwise
-from typing import ClassVar
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fewsure.features.backbone import Backbone, scaled
+
 LEAK = 0.1
 """Slope of ResNet-12's leaky ReLU below 0."""
 
 
-class ResidualNetwork(nn.Module):
-    """Images in [0, 1] (N, C, H, W) → features (N, `outputs`).
+class ResidualNetwork(Backbone):
+    """Each channel is standardised; the features are the average of the last feature maps over all positions."""
 
-    Each channel is standardised; the features are the average of the last feature maps over all positions.
-    """
-
-    SMALLEST: ClassVar[int]
-    """Pixels on the shorter side of an image, at least."""
-    mean: Tensor
-    """(C,) of the training images."""
-    std: Tensor
-
-    def __init__(self, channels: int, layers: nn.Module, outputs: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(channels))
-        self.register_buffer("std", torch.ones(channels))
-        self.layers = layers
-        self.outputs = outputs
+    @classmethod
+    def of_images(cls, shape: tuple[int, int, int], width: float) -> Self:
+        return cls(shape[0], width)  # type: ignore[call-arg, arg-type]
 
     def forward(self, images: Tensor) -> Tensor:
         maps: Tensor = self.layers((images - self.mean[:, None, None]) / self.std[:, None, None])
@@ -123,22 +113,9 @@ class PreActivationBlock(nn.Module):
         return main + (maps if self.shortcut is None else self.shortcut(active))
 
 
-NETWORKS: dict[str, type[ResNet12] | type[WideResNet]] = {"resnet12": ResNet12, "wrn-28-10": WideResNet}
-"""Name on the command line → network."""
-
-
 def convolution(inputs: int, outputs: int, *, size: int = 3, stride: int = 1) -> nn.Conv2d:
     """A convolution without bias, since a batch norm follows or has shifted its input."""
     return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
-
-
-def scaled(filters: int, width: float) -> int:
-    """Filters of a network that is `width` times as wide.
-
-    >>> scaled(640, 1.0), scaled(64, 0.1), scaled(64, 0.001)
-    (640, 6, 1)
-    """
-    return max(1, round(filters * width))
 
 
 def initialise(module: nn.Module, generator: torch.Generator) -> None:

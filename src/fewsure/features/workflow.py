@@ -31,9 +31,9 @@ from fewsure.core.signals import Stopped, StopSignal
 from fewsure.data.io.feature_files import load_features, write_features
 from fewsure.data.pools import SPLITS, Pool, Split
 from fewsure.errors import Diverged, FewsureError, require
-from fewsure.features.classifier import Recipe, Training, build_network, precision
+from fewsure.features.backbone import Backbone
+from fewsure.features.classifier import Recipe, Training, build_network, precision, recipe_of
 from fewsure.features.extract import extract, nearest_mean_accuracy
-from fewsure.features.residual import ResidualNetwork
 from fewsure.version import __version__
 
 FORMAT = 2
@@ -73,12 +73,12 @@ def make_features(
         if there is None:
             work.mkdir(parents=True, exist_ok=True)
             _write_record(work, asked)
-        seconds = _train(training, work, device)
+        seconds = _train(training, work, device, pools["validation"])
         _extract(training, work, pools, asked, device, seconds)
     if work.exists():
         (work / CHECKPOINT).unlink(missing_ok=True)
         work.replace(out.resolve())
-    return _read(out / RECORD)
+    return load_record(out)
 
 
 def check_out(out: Path, *, resume: bool) -> dict[str, Any] | None:
@@ -105,14 +105,14 @@ def recorded_recipe(out: Path) -> Recipe | None:
     return None if record is None else _recipe(record, out)
 
 
-def load_network(folder: Path, device: torch.device | str = "cpu") -> ResidualNetwork:
+def load_network(folder: Path, device: torch.device | str = "cpu") -> Backbone:
     """The trained network of a folder of features, in evaluation mode; it takes images in [0, 1]."""
-    record, path = _read(folder / RECORD), folder / NETWORK
+    record, path = load_record(folder), folder / NETWORK
     recipe = _recipe(record, folder)
-    channels, *_ = checked(tuple[int, int, int], record.get("shape"), f"{folder}: shape")
-    require(channels >= 1, f"{folder}: channels", "at least 1", channels)
+    shape = checked(tuple[int, int, int], record.get("shape"), f"{folder}: shape")
+    require(min(shape) >= 1, f"{folder}: shape", "sizes of at least 1", shape)
     try:
-        network = build_network(recipe, channels).to_empty(device=device)
+        network = build_network(recipe, shape).to_empty(device=device)
         network.load_state_dict(load_file(path, device=str(device)))
     except (SafetensorError, OSError, RuntimeError, TypeError, ValueError, OverflowError) as error:
         raise FewsureError(f"{path} is damaged or of another network ({error}); make the features anew") from error
@@ -124,11 +124,13 @@ def command_line(data: str, recipe: Recipe) -> str:
 
     >>> command_line("cifar-fs", Recipe(epochs=30, flip=False))
     'fewsure features --data cifar-fs --epochs 30 --no-flip'
+    >>> command_line("mini-imagenet", recipe_of("conv4"))
+    'fewsure features --data mini-imagenet --network conv4'
     """
-    words = ["fewsure", "features", "--data", data]
+    words, recommended = ["fewsure", "features", "--data", data], recipe_of(recipe.network)
     for field in fields(recipe):
         value, name = getattr(recipe, field.name), field.name.replace("_", "-")
-        if value != field.default:
+        if value != (field.default if field.name == "network" else getattr(recommended, field.name)):
             words += [f"--no-{name}"] if value is False else [f"--{name}", str(value)]
     return shlex.join(words)
 
@@ -146,7 +148,9 @@ def describe(record: dict[str, Any], out: Path) -> str:
         mean, interval = found["accuracy"]["mean"], found["accuracy"]["ci95"]
         name = f"{found['way']}-way {found['shot']}-shot"
         lines.append(f"nearest class mean on validation classes, {name}: {mean:.3f} ± {interval:.3f}")
-    return "\n".join([*lines, f"next: fewsure train maml --data features --folder {out}"])
+    starts = record["recipe"]["network"] == "conv4"
+    next_step = f"protonet --data {record['data']} --from {out}" if starts else f"maml --data features --folder {out}"
+    return "\n".join([*lines, f"next: fewsure train {next_step}"])
 
 
 def _check_pools(data: str, pools: Mapping[Split, Pool]) -> None:
@@ -178,7 +182,7 @@ def _check_same(out: Path, there: dict[str, Any], asked: dict[str, Any]) -> None
             )
 
 
-def _train(training: Training, folder: Path, device: torch.device) -> float:
+def _train(training: Training, folder: Path, device: torch.device, validation: Pool) -> float:
     """Train to the end, from the last checkpoint if there is one; the seconds, with those before an interruption."""
     lines = _resume(training, folder)
     saved = time.perf_counter()
@@ -210,7 +214,11 @@ def _train(training: Training, folder: Path, device: torch.device) -> float:
                     "loss": means.loss,
                     "accuracy": means.accuracy,
                 }
-                lines.append(entry | ({"held_out_accuracy": training.held_out_accuracy()} if epoch_ends else {}))
+                seen = {"held_out_accuracy": training.held_out_accuracy()} if epoch_ends else {}
+                if epoch_ends and _looks(training):
+                    seen["validation_accuracy"] = _nearest_means(training, validation)
+                    training.keep_if_best(seen["validation_accuracy"])
+                lines.append(entry | seen)
             if checkpoint:
                 write_atomically(folder / METRICS, "".join(json.dumps(entry) + "\n" for entry in lines))
                 write_atomically(folder / CHECKPOINT, _to_bytes(training.tensors()))
@@ -218,6 +226,20 @@ def _train(training: Training, folder: Path, device: torch.device) -> float:
     if training.update < training.updates:
         raise Stopped(folder, stop.received)
     return _since(began)
+
+
+def _looks(training: Training) -> bool:
+    """Whether the epoch that has ended is one whose weights may be kept."""
+    every, epoch = training.recipe.keep_best, training.update // training.updates_per_epoch
+    return every > 0 and (epoch % every == 0 or training.update == training.updates)
+
+
+def _nearest_means(training: Training, pool: Pool) -> float:
+    """Mean accuracy of the nearest class mean over the numbers of shots that the pool is large enough for."""
+    features = pool._replace(examples=extract(training.network, pool.examples, exact=False))
+    found = [nearest_mean_accuracy(features, shot=shot, tasks=TASKS) for shot in SHOTS]
+    means = [one["accuracy"]["mean"] for one in found if one]
+    return sum(means) / max(1, len(means))
 
 
 def _resume(training: Training, folder: Path) -> list[dict[str, Any]]:
@@ -243,6 +265,7 @@ def _extract(
 ) -> None:
     """Write features, weights and, last of all, the record that says that everything is there."""
     began = time.perf_counter() - seconds
+    training.take_best()
     network = training.network
     images = {split: len(pools[split].examples) for split in SPLITS}
     done_before = 0
@@ -284,6 +307,11 @@ def _recorded(out: Path) -> dict[str, Any] | None:
     """The record of the features in `out`, whether finished or being made."""
     places = (out / RECORD, work_folder(out) / RECORD)
     return next((_read(path) for path in places if path.is_file()), None)
+
+
+def load_record(folder: Path) -> dict[str, Any]:
+    """The content of features.json."""
+    return _read(folder / RECORD)
 
 
 def _read(path: Path) -> dict[str, Any]:

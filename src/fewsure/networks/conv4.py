@@ -44,6 +44,8 @@ class Conv4:
     """Whether the first block is a 5×5 convolution with stride 2, without pooling."""
     support: Tensor | None = field(default=None, compare=False, repr=False)
     """The support images of the task, whose statistics the norm `support` takes; `given` sets them."""
+    body: Params | None = field(default=None, compare=False, repr=False)
+    """The initial weights of the blocks, where they have been trained before."""
 
     BLOCKS = 4
 
@@ -74,7 +76,8 @@ class Conv4:
     def init(self, generator: torch.Generator) -> Params:
         fan_ins = [math.prod(self.shapes[f"{block}.weight"][1:]) for block in range(self.BLOCKS)] + [self.width]
         params = uniform_by_fan_in(self.shapes, fan_ins, generator)
-        return params if self.norm != "none" else params | self._keeping_size(params)
+        params |= self._keeping_size(params) if self.norm == "none" else {}
+        return params | (self.body or {})
 
     def __call__(self, params: Params, x: Tensor, modulation: Modulation | None = None) -> Tensor:
         if modulation is None and self._fuses(x):
