@@ -111,8 +111,7 @@ class Training:
 
     def __init__(self, pool: Pool, recipe: Recipe, device: torch.device) -> None:
         """`pool` holds the training classes; all its images are kept on the device."""
-        shape = tuple(pool.examples.shape[1:])
-        _, height, width = shape
+        channels, height, width = pool.examples.shape[1:]
         side, smallest = min(height, width), NETWORKS[recipe.network].SMALLEST
         require(side >= smallest, "data", f"images of {smallest} pixels or more on each side", f"{height}×{width}")
         self._padding = side // 8 if recipe.padding is None else recipe.padding
@@ -130,7 +129,7 @@ class Training:
         self._images = pool.examples.to(device)
         self._labels = torch.repeat_interleave(pool.counts).to(device)
 
-        self.network = build_network(recipe, shape)
+        self.network = build_network(recipe, (channels, height, width))
         with torch.device("meta"):
             head = nn.Linear(self.network.outputs, len(pool.classes))
         classifier = nn.Sequential(self.network, head).to_empty(device="cpu")

@@ -29,7 +29,7 @@ class ConvolutionalNetwork(Backbone):
     FILTERS: ClassVar[int] = 32
 
     def __init__(self, network: Conv4) -> None:
-        blocks = [
+        blocks: list[nn.Module] = [
             nn.Sequential(
                 nn.Conv2d(inputs, network.filters, 3, padding=1, bias=False),
                 nn.BatchNorm2d(network.filters, eps=EPSILON, affine=False),
@@ -51,8 +51,12 @@ class ConvolutionalNetwork(Backbone):
     def body(self, norm: Norm) -> Params:
         """The weights of a `Conv4` with such norms that begins where this network ended, by name."""
         params: Params = {}
-        for number, block in enumerate(self.layers):  # type: ignore[arg-type]
-            convolution, normalise, *_ = block
+        for number, layers in enumerate(self.layers.children()):
+            convolution, normalise, *_ = layers.children()
+            assert isinstance(convolution, nn.Conv2d)
+            assert isinstance(normalise, nn.BatchNorm2d)
+            assert normalise.running_mean is not None
+            assert normalise.running_var is not None
             weight, bias = convolution.weight.detach(), torch.zeros_like(normalise.running_mean)
             if norm == "none":
                 scale = (normalise.running_var + EPSILON).rsqrt()

@@ -216,8 +216,9 @@ def _train(training: Training, folder: Path, device: torch.device, validation: P
                 }
                 seen = {"held_out_accuracy": training.held_out_accuracy()} if epoch_ends else {}
                 if epoch_ends and _looks(training):
-                    seen["validation_accuracy"] = _nearest_means(training, validation)
-                    training.keep_if_best(seen["validation_accuracy"])
+                    score = _nearest_means(training, validation)
+                    training.keep_if_best(score)
+                    seen["validation_accuracy"] = score
                 lines.append(entry | seen)
             if checkpoint:
                 write_atomically(folder / METRICS, "".join(json.dumps(entry) + "\n" for entry in lines))
@@ -238,7 +239,7 @@ def _nearest_means(training: Training, pool: Pool) -> float:
     """Mean accuracy of the nearest class mean over the numbers of shots that the pool is large enough for."""
     features = pool._replace(examples=extract(training.network, pool.examples, exact=False))
     found = [nearest_mean_accuracy(features, shot=shot, tasks=TASKS) for shot in SHOTS]
-    means = [one["accuracy"]["mean"] for one in found if one]
+    means = [float(one["accuracy"]["mean"]) for one in found if one]
     return sum(means) / max(1, len(means))
 
 
