@@ -86,7 +86,7 @@ def test_links_into_the_repository_have_its_address() -> None:
 
 
 def test_the_page_on_stability_names_what_is_public() -> None:
-    page = (ROOT / "docs" / "stability.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
     (names,) = re.findall(r"^\| Python \| (.*) \|$", page, re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", names)) - {"fewsure"} == set(fewsure.__all__)
     assert f"Format {FORMAT}, the number in `config.json`" in page

@@ -117,7 +117,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+    for link in re.findall(r"(?:\]\(|src=\")([^)\s\"]+)", page.read_text()):
         if "://" in link:
             continue
         path, _, anchor = link.partition("#")
