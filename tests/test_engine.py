@@ -5,6 +5,7 @@ import torch
 
 from fewsure.algorithms.maml import Maml
 from fewsure.algorithms.simpa import Simpa
+from fewsure.core.cores import map_in_threads
 from fewsure.core.vectorise import for_each, take
 from fewsure.networks.conv4 import Conv4
 from fewsure.networks.losses import classification
@@ -133,3 +134,23 @@ def test_on_a_cpu_convolutions_are_looped_over_unless_a_shared_layer_outweighs_s
     assert engine.loop == loops
     assert engine.chunk_size == (1 if loops else None)
     assert not Engine.fastest(algorithm, model, torch.device("cuda"), None).loop
+
+
+def test_threads_give_the_results_of_a_loop_in_order_and_know_whether_gradients_are_wanted() -> None:
+    def seen(item: int) -> tuple[int, bool, int]:
+        return item, torch.is_grad_enabled(), torch.get_num_threads()
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with torch.no_grad():
+            found = list(map_in_threads(seen, range(9)))
+        assert found == [(item, False, 1) for item in range(9)]
+        assert torch.get_num_threads() == 2
+        batch = meta_batch(Maml())
+        plain, threads = (Engine(Maml(), MODEL, chunk_size=1, loop=True, threads=way) for way in (False, True))
+        assert_close(threads.gradient(*batch)[0], plain.gradient(*batch)[0], 1e-6)
+        with pytest.raises(ZeroDivisionError):
+            list(map_in_threads(lambda item: 1 // item, range(3)))
+    finally:
+        torch.set_num_threads(before)

@@ -1,6 +1,7 @@
 """The precision of matrix products: what `bf16` rounds, and that it leaves everything else alone."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,15 +10,17 @@ from torch import Tensor
 
 from fewsure.algorithms import ALGORITHMS
 from fewsure.algorithms.simpa import Simpa
-from fewsure.core.devices import LARGE, in_full, precision, rounded_type
+from fewsure.core.devices import LARGE, fastest_precision, in_full, precision, rounded_type
 from fewsure.core.vectorise import take
 from fewsure.networks.conv4 import Conv4
 from fewsure.networks.losses import classification, regression
 from fewsure.networks.mlp import Mlp
 from fewsure.networks.weights import flatten, unflatten
+from fewsure.pipeline import start_run
 from fewsure.posteriors import outputs
 from fewsure.theory.divergences import semi_implicit_kl
 from fewsure.training.engine import Engine
+from fewsure.training.experiment import load_preset
 from fewsure.types import Algorithm, Batch, Model, Parts, Task
 
 from .helpers import TASKS, WITH_STEPS, meta_batch, small_simpa
@@ -157,3 +160,31 @@ def test_sums_of_rounded_samples_are_not_rounded() -> None:
     means = torch.rand(6, 1761, generator=torch.Generator().manual_seed(0)).bfloat16()
     found, expected = (semi_implicit_kl(of, std=0.1, prior_std=1.0).double() for of in (means, means.double()))
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+def test_auto_is_bf16_for_convolutions_on_a_cpu_that_has_it_and_a_run_records_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for has_it, expected in ((True, "bf16"), (False, "tf32")):
+        monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda has_it=has_it: has_it)
+        assert fastest_precision(convolves=True) == expected
+        assert fastest_precision(convolves=False) == "tf32"
+    monkeypatch.setattr("fewsure.training.experiment.fastest_precision", lambda convolves: "bf16")
+    experiment = load_preset("quickstart", "maml", "sine-line")
+    assert experiment.training.precision == "auto"
+    run = start_run(tmp_path, experiment, resume=False)
+    assert run.experiment.training.precision == "bf16"
+    monkeypatch.setattr("fewsure.training.experiment.fastest_precision", lambda convolves: "tf32")
+    assert start_run(tmp_path, experiment, resume=True).experiment.training.precision == "bf16"
+
+
+def test_bf16_convolutions_on_a_cpu_are_nearly_those_of_float32() -> None:
+    x, weights = torch.rand(6, 1, 16, 16), IMAGES.network.init(torch.Generator().manual_seed(0))
+    for norm in ("batch", "support", "instance", "none"):
+        network = dataclasses.replace(IMAGES.network, norm=norm).given(x)
+        with precision("bf16"):
+            found = network(weights, x)
+        assert found.dtype == torch.float32
+        expected = network(weights, x)
+        assert 0 < float((found - expected).norm() / expected.norm()) < 0.05

@@ -54,9 +54,12 @@ def _start_run(folder: Path, experiment: Experiment, resume: bool, start: Start 
             experiment.data.tasks(split, torch.device("cpu")).with_shot(shots[-1])
         for doubt in experiment.data.doubts():
             note(doubt)
-        return _begun(Run.create(folder, experiment), start)
+        return _begun(Run.create(folder, experiment.at_known_precision()), start)
     run = Run.open(folder)
     experiment = dataclasses.replace(experiment, data=experiment.data.prepared())
+    if experiment.training.precision == "auto":  # which it was when the run began
+        known = dataclasses.replace(experiment.training, precision=run.experiment.training.precision)
+        experiment = dataclasses.replace(experiment, training=known)
     there, asked = run.experiment.record(), experiment.record()
     options = [(name, value, asked[group].get(name)) for group in GROUPS for name, value in there[group].items()]
     options += [("start", there["start"], asked["start"])] if start is not None else []

@@ -20,7 +20,6 @@ from fewsure.core.devices import device_name
 from fewsure.core.files import write_atomically
 from fewsure.core.progress import ProgressLine
 from fewsure.errors import FewsureError, require, require_known
-from fewsure.training.experiment import Training
 from fewsure.version import __version__
 
 SECTIONS = {
@@ -48,7 +47,7 @@ class Plan:
     """Measure how the cost grows with T, inner steps, samples and the base network."""
     chunk_size: int | None = None
     """Tasks held in memory at once; `none` for all."""
-    precisions: tuple[str, ...] = (Training.precision,)
+    precisions: tuple[str, ...] = ("tf32",)
     """Precisions to time the methods under: `float32`, `tf32`, `bf16`."""
     curve_updates: int = 0
     """Updates of training curves under each precision; 0 for none."""

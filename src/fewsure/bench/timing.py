@@ -15,7 +15,7 @@ from fewsure.core import streams
 from fewsure.core.devices import precision
 from fewsure.core.vectorise import draw_noise
 from fewsure.training.engine import Engine
-from fewsure.training.experiment import Experiment, Training
+from fewsure.training.experiment import Experiment
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.update import MetaUpdate
 from fewsure.types import Parts, Stage
@@ -85,7 +85,7 @@ def matrix_rate(device: torch.device, size: int | None = None) -> float:
     """Operations a second of a large matrix product at training's precision: the roof under which networks run."""
     size = size or (8192 if device.type == "cuda" else 1024)
     a, b = torch.randn(2, size, size, device=device)
-    with precision(Training.precision):
+    with precision("tf32"):
         return 2 * size**3 / _median_seconds(lambda _: torch.mm(a, b), device, 0.5, warm_up=3)
 
 

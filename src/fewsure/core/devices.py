@@ -11,7 +11,7 @@ from torch import Tensor
 from fewsure.errors import FewsureError
 from fewsure.types import Parts
 
-Precision = Literal["tf32", "float32", "bf16"]
+Precision = Literal["auto", "tf32", "float32", "bf16"]
 
 _ROUNDS: ContextVar[bool] = ContextVar("large matrices are rounded", default=False)
 
@@ -25,7 +25,8 @@ def precision(wanted: Precision) -> Iterator[None]:
 
     `float32` rounds nothing. `tf32` rounds the inputs of products to TF32 (10 bits of fraction) on a GPU, and nothing
     on a CPU. With `bf16`, SImPa also rounds the large matrices of its generator and its critic, and their other
-    factors, on any device. A CPU then rounds the weights and the maps of convolutions, too.
+    factors, on any device. A CPU then rounds the weights and the maps of convolutions, too. `auto` is `tf32`, until
+    `fastest_precision` has said what it is here.
     """
     switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [switch.allow_tf32 for switch in switches]
@@ -37,6 +38,12 @@ def precision(wanted: Precision) -> Iterator[None]:
     finally:
         for switch, value in zip(switches, before, strict=True):
             switch.allow_tf32 = value
+
+
+def fastest_precision(*, convolves: bool) -> Precision:
+    """What `auto` stands for on this machine: `bf16` for convolutions on a CPU that computes with it, else `tf32`."""
+    on_cpu = convolves and not torch.cuda.is_available()
+    return "bf16" if on_cpu and torch.cpu._is_avx512_bf16_supported() else "tf32"
 
 
 @contextmanager

@@ -30,8 +30,22 @@ def gradient_of(objective: Objective, params: Params, *, first_order: bool, clip
     First order takes the gradient as a constant. A step along it then differentiates as the identity, and nothing of
     the step is recorded. The meta-gradient is the query gradient at the adapted weights.
     """
-    gradient: Params = torch.func.grad(objective)(detach(params) if first_order else params)
+    once = first_order and torch._C._functorch.peek_interpreter_stack() is None  # no `vmap` or `grad` is around it
+    gradient = _gradient_once(objective, params) if once else _gradient(objective, params, first_order)
     return gradient if clip_norm is None else clip(gradient, clip_norm)
+
+
+def _gradient(objective: Objective, params: Params, first_order: bool) -> Params:
+    gradient: Params = torch.func.grad(objective)(detach(params) if first_order else params)
+    return gradient
+
+
+def _gradient_once(objective: Objective, params: Params) -> Params:
+    """The gradient as a constant. `torch.func.grad` would prepare a second derivative, which takes longer."""
+    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+    with torch.enable_grad():
+        found = objective(leaves)
+    return dict(zip(leaves, torch.autograd.grad(found, list(leaves.values()), materialize_grads=True), strict=True))
 
 
 def clip(gradient: Params, norm: float, dims: int = 0) -> Params:

@@ -11,11 +11,15 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from fewsure.core.cores import map_in_threads
 from fewsure.types import Draw, Network, Noise, NoiseSpec
 
 
-def for_each(function: Callable[..., Any], *, loop: bool = False) -> Callable[..., Any]:
-    """`function(tree of one task, shared)` → a function of (tree with a leading T, shared) with results stacked."""
+def for_each(function: Callable[..., Any], *, loop: bool = False, threads: bool = False) -> Callable[..., Any]:
+    """`function(tree of one task, shared)` → a function of (tree with a leading T, shared) with results stacked.
+
+    A loop takes one task after the other, or several at a time in `threads`.
+    """
 
     def vectorised(tasks: Any, shared: Any) -> Any:
         leaves, spec = pytree.tree_flatten(tasks)  # vmap takes tensors alone, and None means that there is none
@@ -28,7 +32,8 @@ def for_each(function: Callable[..., Any], *, loop: bool = False) -> Callable[..
         return torch.func.vmap(of_tensors, in_dims=(0, None))([leaf for leaf in leaves if leaf is not None], shared)
 
     def looped(tasks: Any, shared: Any) -> Any:
-        results = [function(take(tasks, index), shared) for index in range(count(tasks))]
+        run = map_in_threads if threads else map
+        results = list(run(lambda index: function(take(tasks, index), shared), range(count(tasks))))
         return pytree.tree_map(lambda *leaves: torch.stack(leaves), *results)
 
     return looped if loop else vectorised
@@ -58,7 +63,7 @@ SMALL_IMAGE = 32 * 32
 
 
 def better_looped(network: Network, device: torch.device, *, shared_layer: bool = False) -> bool:
-    """Whether many networks are faster one after the other: on a CPU, convolutions (`benchmarks/vectorised.py`).
+    """Whether many networks are faster one by one: on a CPU, convolutions (`benchmarks/vectorised.py`).
 
     In training, tasks that share a large layer gain more by passing over it together than small images lose.
     """

@@ -272,7 +272,8 @@ def _every_task(
         records = records if kl is None else {"kl": kl, **records}
         return records | groups | {"samples": sampled, "fingerprint": _fingerprint(block.task)}
 
-    every_task = for_each(one_task, loop=better_looped(model.network, device))
+    loop = better_looped(model.network, device)
+    every_task = for_each(one_task, loop=loop, threads=loop)
     return lambda block: every_task(block, meta)
 
 

@@ -103,7 +103,7 @@ class Options(TypedDict, total=False):
     particles: int
     patience: int
     phase: Sequence[float]
-    precision: Literal["tf32", "float32", "bf16"]
+    precision: Literal["auto", "tf32", "float32", "bf16"]
     prior_lr: float
     prior_std: float | None
     prototype_weight: float

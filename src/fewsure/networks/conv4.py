@@ -118,7 +118,7 @@ class Conv4:
                 maps = functional.conv2d(maps.to(dtype), weight, bias, stride=2, padding=2)
             else:
                 maps = functional.conv2d(maps.to(dtype), weight, bias, padding=1)
-            maps = maps if self.norm == "none" else self._normalised(in_full(maps))
+            maps = maps if self.norm == "none" else self._normalised(maps)
             maps = maps if modulation is None else modulated(maps, modulation[block])
             maps = maps if self._strides(block) else functional.max_pool2d(maps, 2)  # which commutes with the ReLU
             maps = maps.relu()
@@ -152,12 +152,17 @@ class Conv4:
     def _normalised(self, x: Tensor) -> Tensor:
         # Fused norms differentiate twice under vmap only without their affine part, which is absent here.
         if self.norm == "batch":
-            return functional.batch_norm(x, None, None, training=True)
+            return functional.batch_norm(x, None, None, training=True)  # rounded maps have statistics in full
         if self.norm == "support":
-            seen = x[: len(self._support_images)]
-            variance, mean = torch.var_mean(seen, (0, 2, 3), correction=0, keepdim=True)
-            return (x - mean) * (variance + EPSILON).rsqrt()
-        return functional.instance_norm(x) if self.norm == "instance" else x
+            return _normalised_by(in_full(x), len(self._support_images))
+        return functional.instance_norm(in_full(x)) if self.norm == "instance" else x
+
+
+def _normalised_by(x: Tensor, seen: int) -> Tensor:
+    """Maps less the mean, and divided by the standard deviation, that each channel has in the first `seen` of them."""
+    mean = x[:seen].mean((0, 2, 3), keepdim=True)
+    variance = (x[:seen] - mean).square().mean((0, 2, 3), keepdim=True)  # of channels last, var_mean is 20 × slower
+    return (x - mean) * (variance + EPSILON).rsqrt()
 
 
 def _channels_last(maps: Tensor) -> Tensor:

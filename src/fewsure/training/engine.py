@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from fewsure.core.cores import map_in_threads
 from fewsure.core.vectorise import better_looped, count, for_each, take
 from fewsure.kernels.fused import fused_kernels
 from fewsure.types import Algorithm, Info, Model, Noise, Parts, Stage, Task
@@ -24,6 +25,8 @@ class Engine:
     """Tasks that are held in memory at once; all of them if None. The numbers do not depend on it."""
     loop: bool = False
     """One task after another instead of vectorised. The numbers do not depend on it."""
+    threads: bool = False
+    """Chunks side by side, in threads of one core each. The numbers do not depend on it, but for rounding."""
     fuses: bool = True
     """Use fused kernels where they fit. The numbers do not depend on it, but for rounding."""
 
@@ -31,7 +34,7 @@ class Engine:
     def fastest(cls, algorithm: Algorithm, model: Model, device: torch.device, chunk_size: int | None) -> "Engine":
         """Vectorised or looped, whichever is faster for the model on the device."""
         loop = better_looped(model.network, device, shared_layer=algorithm.shares_a_layer(model))
-        return cls(algorithm, model, 1 if loop else chunk_size, loop)
+        return cls(algorithm, model, 1 if loop else chunk_size, loop, threads=loop)
 
     def loss(self, meta: Parts, tasks: Task, shared: Noise, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         """The upper-level loss averaged over the tasks of a meta-batch, and each scalar of its info likewise."""
@@ -54,12 +57,9 @@ class Engine:
             found = _differentiate(self.loss, meta, take(tasks, chunk), shared, take(noise, chunk), stage)
             return pytree.tree_map(lambda value: value.detach() if share == 1 else share * value.detach(), found)
 
-        add = partial(pytree.tree_map, torch.add)
+        run = map_in_threads if self.threads else map
         with fused_kernels(allowed=self.fuses and not self.algorithm.differentiates_twice):
-            result = of_chunk(0)
-            for first in range(size, total, size):
-                result = add(result, of_chunk(first))
-        parts, info = result
+            parts, info = reduce(partial(pytree.tree_map, torch.add), run(of_chunk, range(0, total, size)))
         return parts, info
 
 

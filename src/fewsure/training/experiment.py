@@ -10,7 +10,7 @@ from typing import Any
 
 from fewsure.algorithms import ALGORITHMS
 from fewsure.core.config import ends, from_record, to_record
-from fewsure.core.devices import Precision
+from fewsure.core.devices import Precision, fastest_precision
 from fewsure.data import DATA, Data
 from fewsure.errors import FewsureError, require, require_known
 from fewsure.training.optimiser import OptimiserName
@@ -56,10 +56,10 @@ class Training:
     """Seed of initialisation, training tasks and noise."""
     chunk_size: int | None = None
     """Tasks held in memory at once; `none` for all. Results do not depend on it."""
-    precision: Precision = "tf32"
+    precision: Precision = "auto"
     """On a GPU, `tf32` rounds the inputs of matrix products, which is several times faster; `float32` does not. `bf16`
-    rounds SImPa's large matrices further, on any device, and convolutions on a CPU, which are then twice as fast. It
-    holds for evaluation too."""
+    rounds SImPa's large matrices further, on any device, and convolutions on a CPU, which are then twice as fast.
+    `auto` is `bf16` for convolutions on a CPU that has it, else `tf32`; a run records which, and is evaluated so."""
     cuda_graph: bool = True
     """On a GPU, record an update, or a block of evaluated tasks, once and replay it (many times faster). Results do not
     depend on it."""
@@ -133,6 +133,13 @@ class Experiment:
         By default as many as its data test with.
         """
         return replace(self, data=self.data.with_shot(self.data.test_shot if shot is None else shot))
+
+    def at_known_precision(self) -> "Experiment":
+        """The experiment with the precision that `auto` stands for on this machine."""
+        if self.training.precision != "auto":
+            return self
+        found = fastest_precision(convolves=self.model.network.maps is not None)
+        return replace(self, training=replace(self.training, precision=found))
 
     def at_kl_weight(self, kl_weight: float) -> "Experiment":
         """The experiment whose method has posteriors of another weight of the KL."""

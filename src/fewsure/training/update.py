@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fewsure.core import streams
+from fewsure.core.cores import keep_freed_memory
 from fewsure.core.cuda_graph import CudaGraph
 from fewsure.core.devices import precision
 from fewsure.core.distributed import task_share, weighted_sum, world_size
@@ -62,6 +63,8 @@ class MetaUpdate:
     """
 
     def __init__(self, experiment: Experiment, meta: Parts, optimiser: Optimiser, device: torch.device) -> None:
+        if device.type == "cpu":
+            keep_freed_memory()
         self._experiment = experiment
         self._meta = meta
         self._optimiser = optimiser
