@@ -177,11 +177,11 @@ def scored_every(updates: int, patience: int = 0) -> Experiment:
 def test_training_stops_when_nothing_improves_and_the_best_checkpoint_predicts(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", scored_every(2, patience=2))
     scores = iter([3.0, 1.0, 2.0, 1.5, 0.0])
-    train(run, CPU, score=lambda meta: next(scores))
+    train(run, CPU, score=lambda meta: [next(scores)])
     assert (run.load(CPU).update, run.chosen, run.load(CPU, run.chosen).update) == (8, "best", 4)
     scored = [(line["update"], line["validation_nll"], line["since_best"]) for line in run.metrics()]
     assert scored == [(2, 3.0, 0), (4, 1.0, 0), (6, 2.0, 1), (8, 1.5, 2)]
-    train(run, CPU, score=lambda meta: next(scores))  # a resumed run has stopped, too
+    train(run, CPU, score=lambda meta: [next(scores)])  # a resumed run has stopped, too
     assert run.load(CPU).update == 8
     found = train_run(run, CPU)
     assert (found["update"], found["best_update"], found["best_validation_nll"]) == (8, 4, 1.0)
@@ -191,8 +191,8 @@ def test_training_stops_when_nothing_improves_and_the_best_checkpoint_predicts(t
 
 
 def test_an_interrupted_run_stops_where_an_undisturbed_one_does(tmp_path: Path) -> None:
-    def score(meta: Parts) -> float:
-        return float(meta["weights"]["0.bias"].abs().sum())  # which grows
+    def score(meta: Parts) -> list[float]:
+        return [float(meta["weights"]["0.bias"].abs().sum())]  # which grows
 
     runs = [Run.create(tmp_path / name, scored_every(2, patience=3)) for name in ("whole", "parts")]
     train(runs[0], CPU, score=score)
@@ -221,7 +221,7 @@ def test_a_loss_that_explodes_is_named_with_what_to_do(tmp_path: Path, monkeypat
 def test_the_last_checkpoints_and_the_best_one_are_kept(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", scored_every(3))
     scores = iter([3.0, 1.0, math.inf, 2.0])
-    train(run, CPU, checkpoint_every=2, keep_last=3, score=lambda meta: next(scores))
+    train(run, CPU, checkpoint_every=2, keep_last=3, score=lambda meta: [next(scores)])
     assert run.kept() == [8, 10, 12]
     assert (run.best_score(), run.load(CPU, "best").update) == (1.0, 6)
     assert [line["validation_nll"] for line in run.metrics() if "validation_nll" in line] == [3.0, 1.0, 2.0]

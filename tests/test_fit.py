@@ -121,3 +121,16 @@ def test_groups_are_whole_tasks_or_whole_classes(table: Table, tmp_path: Path) -
     assert {tuple(batch.x.shape) for batch in classes} == {(12, 6)}
     sines = SineLine(shot=5, query=7).groups(CPU, generator)
     assert (len(sines), tuple(sines[0].x.shape), tuple(sines[0].y.shape)) == (GROUPS, (12, 1), (12, 1))
+
+
+@pytest.mark.parametrize(("later", "best"), [([1.0, 2.0, 1.5], 0), ([1.0, 1.1, 1.0], 4), ([1.0, 1.1, 2.9], 0)])
+def test_what_was_fitted_predicts_until_updates_are_ahead_of_it_by_more_than_chance(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: list[float], best: int
+) -> None:
+    """In a run that is resumed, too. Its groups have scores of their own, by which lower ones are compared."""
+    run = run_of(table, tmp_path / "run", monkeypatch, updates=6, tasks=2, lr=0.1, keep_best=2, patience=9)
+    scores = iter([[1.5, 1.6, 1.4], [1.5, 1.6, 1.39], later, [9.0, 9.0, 9.0]])
+    train(run, CPU, score=lambda meta: next(scores), stop=lambda: True)
+    train(run, CPU, score=lambda meta: next(scores))
+    assert run.load(CPU, run.chosen).update == best
+    assert [line.get("ahead_of_start") for line in run.metrics() if "validation_nll" in line][1:] == [0, best > 0, 0]

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fewsure.algorithms.linear import Mean, Mixed, mean_or_mixed
 from fewsure.algorithms.simpa_latent import SimpaLatent
 from fewsure.core import streams
 from fewsure.data.sets.sine_line import SineLine
@@ -14,7 +15,13 @@ from fewsure.posteriors.latent import Latent, WeightGenerator
 from fewsure.theory.pac_bayes import theorem_1
 from fewsure.types import Batch, Stage, Task
 
-from .helpers import DATA, assert_gradient_equals_finite_differences, assert_vectorised_equals_loop, meta_batch
+from .helpers import (
+    DATA,
+    assert_gradient_equals_finite_differences,
+    assert_vectorised_equals_loop,
+    meta_batch,
+    random_direction,
+)
 
 MODEL = regression(Mlp((1, 6, 5, 1)))
 
@@ -163,3 +170,61 @@ def test_in_training_the_bound_of_many_examples_takes_the_loss_of_32_at_random()
         torch.testing.assert_close(info["gibbs_loss"], losses[examples.argsort()[:32]].mean())
         bound = theorem_1(info["gibbs_loss"], info["kl"], examples=40, epsilon=0.05, form="kl").total
         torch.testing.assert_close(info["bound"], bound)
+
+
+def lines(count: int, slope: float, seed: int = 0, rows: int = 20) -> list[Batch]:
+    """Groups of y = slope · x + an intercept of their own + noise."""
+    generator = streams.generator(seed, "lines")
+    found = []
+    for _ in range(count):
+        x, (noise, intercept) = torch.randn(rows, 1, generator=generator), torch.randn(2, generator=generator)
+        noise = 0.3 * torch.randn(rows, 1, generator=generator)
+        found.append(Batch(x, slope * x + intercept + noise))
+    return found
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("refinements", [0, 2])
+@pytest.mark.parametrize("slope", [0.0, 2.0])
+def test_training_starts_at_the_mixed_model_or_the_shrunken_mean(slope: float, refinements: int) -> None:
+    """The intercept is the first latent: q is the exact posterior, and G#q the density, of the model in closed form."""
+    method = small(mixed_model=True, refinements=refinements, input_scale=1.0, target_scale=2.0, noise_floor=1e-6)
+    groups, generator = lines(30, slope), streams.generator(0, "fit")
+    meta = method.fit(method.init(MODEL, generator), MODEL, groups, generator)
+    assert (float(meta["effects"]["fixed"][1]) != 0) is (slope > 0)
+    reference = Mixed() if slope else Mean()
+    fitted = reference.fit(reference.init(MODEL, generator), MODEL, groups, generator)
+    support, x = lines(1, slope, seed=1, rows=5)[0], torch.tensor([[-1.0], [2.0]])
+    posterior = method.adapt(meta, MODEL, support, {})
+    q = Latent(**posterior["latent"])
+    z = torch.tensor([[0.0], [1.0]]) * torch.eye(1, 3)  # the mean, and one deviation of the intercept
+    found = method.predictive(posterior, MODEL, x, {"z": z})
+    expected = reference.predictive(reference.adapt(fitted, MODEL, support, {}), MODEL, x, {})
+    torch.testing.assert_close(found.means[:, :1], expected.means, rtol=1e-3, atol=1e-3)
+    variance = (found.means[:, 1:] - found.means[:, :1]).square() + found.stds[:, :1].square()
+    torch.testing.assert_close(variance.sqrt(), expected.stds, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(q.mean[1:], torch.zeros(2))
+
+
+@pytest.mark.usefixtures("float64")
+def test_with_a_mixed_model_the_meta_gradient_equals_finite_differences() -> None:
+    method = small(mixed_model=True)
+    meta, *rest = problem(method)
+    change = random_direction(meta)
+    meta = {
+        part: {name: value + 0.1 * change[part][name] for name, value in params.items()}
+        for part, params in meta.items()
+    }
+    assert_vectorised_equals_loop(method, MODEL, (meta, *rest))
+    assert_gradient_equals_finite_differences(method, MODEL, (meta, *rest), step=1e-6)
+
+
+def test_fixed_effects_of_few_groups_must_earn_their_place() -> None:
+    """Five groups are no test, and columns without an effect no gain."""
+    wide = regression(Mlp((6, 5, 1)))
+    for count, effect, kept in ((5, 2.0, False), (12, 0.0, False), (12, 2.0, True)):
+        groups = [
+            Batch(torch.cat([group.x, torch.randn(20, 5)], 1), group.y) for group in lines(count, effect, seed=count)
+        ]
+        found = mean_or_mixed(wide, groups, streams.generator(0, "fit"))
+        assert bool(found["prior"]["mean"][1:].abs().sum() > 0) is kept

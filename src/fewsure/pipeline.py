@@ -18,6 +18,7 @@ from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation.calibrate import calibrated, calibrated_at, needed_splits
 from fewsure.evaluation.evaluate import evaluate, evaluate_in_shards, identity
+from fewsure.evaluation.metrics.summary import means_of_each
 from fewsure.training.experiment import GROUPS, RANDOM_START, Experiment
 from fewsure.training.loop import Progress, train
 from fewsure.training.runs import LAST, Checkpoint, Run
@@ -150,8 +151,8 @@ def _updates_made(run: Run, device: torch.device) -> int:
     return run.load(device).update if run.has_checkpoint else 0
 
 
-def validation_score(experiment: Experiment, device: torch.device) -> Callable[[Parts], float]:
-    """The mean NLL of validation tasks."""
+def validation_score(experiment: Experiment, device: torch.device) -> Callable[[Parts], list[float]]:
+    """The mean NLL of each group of validation tasks; of each task, where tasks have no groups."""
     data = experiment.data
     if data.train_on_validation:
         raise FewsureError(
@@ -160,14 +161,14 @@ def validation_score(experiment: Experiment, device: torch.device) -> Callable[[
         )
     data.tasks("validation", device)  # what is not there is missed now, not after hours
 
-    def score(meta: Parts) -> float:
+    def score(meta: Parts) -> list[float]:
         try:
             with silenced():
                 ready = calibrated_at(experiment, meta, device, tasks=VALIDATION_TASKS)
-            summary, _ = evaluate(ready, meta, tasks=VALIDATION_TASKS, seed=1, stream="validation")
+            _, records = evaluate(ready, meta, tasks=VALIDATION_TASKS, seed=1, stream="validation")
         except Diverged:
-            return float("inf")
-        return float(summary["nll"]["mean"])
+            return [float("inf")]
+        return means_of_each(records["nll"], records.get("groups")).tolist()
 
     return score
 

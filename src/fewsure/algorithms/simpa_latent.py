@@ -17,7 +17,7 @@ the objective was. An encoder may see all of them: the theorem holds for every q
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -27,18 +27,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fewsure.algorithms.linear import mean_or_mixed
 from fewsure.algorithms.parts.cutting import cut
 from fewsure.algorithms.parts.sets import Attention, linear, linear_init, named, normal_init, normalised
 from fewsure.core.vectorise import for_each
 from fewsure.errors import require
-from fewsure.posteriors.decoders import Decoder, HeadDecoder, NetworkDecoder
+from fewsure.posteriors.decoders import START_LOG_STD, Decoder, HeadDecoder, NetworkDecoder
 from fewsure.posteriors.latent import Latent, WeightGenerator, bounded
 from fewsure.posteriors.prototypes import class_means, prototype_logits
 from fewsure.theory.pac_bayes import theorem_1
 from fewsure.types import Algorithm, Batch, Draw, Info, Mixture, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
 
-START_LOG_STD = -1.0
-"""ln σ that the encoder starts with."""
 ROUNDING = 1e-6
 """The share by which a weight of the KL may leave the range of the training."""
 BOUND_EXAMPLES = 32
@@ -102,6 +101,9 @@ class SimpaLatent(Algorithm):
     """For regression, the divisor of targets."""
     noise_floor: float = 0.01
     """For regression, the least standard deviation of a label, in shares of `target_scale`."""
+    mixed_model: bool = False
+    """For regression, networks add to a linear mixed model of the training groups: fixed effects of the inputs where
+    held-out groups gain by them, and a random intercept, the first number of the latent. Training starts there."""
 
     def __post_init__(self) -> None:
         for name in ("latent", "embedding", "encoder_width", "encoder_layers", "train_samples"):
@@ -123,15 +125,27 @@ class SimpaLatent(Algorithm):
     def init(self, model: Model, generator: torch.Generator) -> Parts:
         decoder = self._decoder(model)
         members, missed = decoder.sees
-        encoder = self._reader_init(members + self._told, self.encoder_layers, generator, START_LOG_STD, scale=0.3)
+        start = (0.0, 0.0) if self.mixed_model else (START_LOG_STD, 0.3)
+        encoder = self._reader_init(members + self._told, self.encoder_layers, generator, *start)
         return (
             {"encoder": encoder}
             | decoder.init(generator)
             | {
-                f"refinement{number}": self._reader_init(missed + 2 * self.latent, 1, generator, 0.0, scale=0.1)
+                f"refinement{number}": self._reader_init(
+                    missed + 2 * self.latent, 1, generator, 0.0, 0.0 if self.mixed_model else 0.1
+                )
                 for number in range(self.refinements)
             }
         )
+
+    def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
+        if not self.mixed_model:
+            return meta
+        scaled = [Batch(group.x / self.input_scale, group.y / self.target_scale) for group in groups]
+        found = mean_or_mixed(model, scaled, generator)
+        noise_std = (found["noise"]["log_std"].exp() - self.noise_floor).clamp(min=self.noise_floor)
+        effects = {"fixed": found["prior"]["mean"], "log_std": found["prior"]["log_std"].squeeze()}
+        return meta | {"effects": effects, "noise": {"log_std": noise_std.log()}}
 
     def noise(self, model: Model, support: int, query: int) -> NoiseSpec:
         of_task = self._cut_model(model)
@@ -213,7 +227,7 @@ class SimpaLatent(Algorithm):
             network = model.network.with_outputs(self.embedding)
             return HeadDecoder(network, self.embedding, self.latent, model.outputs)
         family = WeightGenerator(model.network.with_outputs(2), self.latent, self.generator_hidden)
-        return NetworkDecoder(family, self.input_scale, self.target_scale, self.noise_floor)
+        return NetworkDecoder(family, self.input_scale, self.target_scale, self.noise_floor, self.mixed_model)
 
     def _loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         """The loss of a task whose inputs are embedded."""
@@ -246,11 +260,12 @@ class SimpaLatent(Algorithm):
 
     def _posterior(self, meta: Parts, decoder: Decoder, support: Batch, kl_weight: Tensor) -> Latent:
         """q(z) from a support set whose inputs are embedded."""
-        look = decoder.members(support)
+        look = decoder.members(meta, support)
         if self._told:
             look = torch.cat([look, (0.5 * kl_weight.log() + 2.5).expand(len(look), 1)], -1)
         members, change = self._read(meta["encoder"], look, None)
-        state = decoder.collected(change)
+        state, first = decoder.collected(change), decoder.first(meta, support)
+        state = state if first is None else state + first
         for number in range(self.refinements):
             missed = decoder.missed(meta, support, bounded(*state.chunk(2, -1)).mean)
             look = torch.cat([missed, state.expand(len(missed), -1)], -1)

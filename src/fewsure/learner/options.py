@@ -94,6 +94,7 @@ class Options(TypedDict, total=False):
     lr_warm_up: int
     methods: Sequence[str]
     missing: Literal["refuse", "impute"]
+    mixed_model: bool
     momentum: float
     noise_floor: float
     noise_std: float | None

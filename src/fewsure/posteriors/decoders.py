@@ -7,7 +7,7 @@
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -22,6 +22,8 @@ from fewsure.types import Batch, Info, Network, Parts
 
 FAR = 3.0
 """Residuals that an encoder sees are cut there, in shares of `target_scale`."""
+START_LOG_STD = -1.0
+"""ln σ that a latent starts with."""
 ROW_SPREAD = 0.1
 """The spread of the part that one number of a latent adds to a row of a head, at the start."""
 
@@ -29,8 +31,9 @@ ROW_SPREAD = 0.1
 class Decoder(Protocol):
     """Turns S latents into S functions, by parameters that all tasks share."""
 
-    parts: ClassVar[tuple[str, ...]]
-    """The groups of parameters that predictions need."""
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The groups of parameters that predictions need."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -46,7 +49,7 @@ class Decoder(Protocol):
     def embed(self, parts: Parts, x: Tensor) -> Tensor:
         """Inputs as the other functions take them."""
 
-    def members(self, support: Batch) -> Tensor:
+    def members(self, parts: Parts, support: Batch) -> Tensor:
         """The members of a support set (M, …) that an encoder attends over."""
 
     def missed(self, parts: Parts, support: Batch, z: Tensor) -> Tensor:
@@ -54,6 +57,9 @@ class Decoder(Protocol):
 
     def collected(self, members: Tensor) -> Tensor:
         """The findings at each member (M, k) as numbers of the latent: (k,), or (C, k) for each class."""
+
+    def first(self, parts: Parts, support: Batch) -> Tensor | None:
+        """μ and ln σ of the latent, as far as they are known without an encoder."""
 
     def outputs(self, parts: Parts, z: Tensor, x: Tensor) -> Tensor:
         """All that the functions of S latents say of N inputs, (S, N, …)."""
@@ -72,12 +78,16 @@ class Decoder(Protocol):
 class NetworkDecoder:
     """Regression: all weights of a network, the noise on labels included, from one latent."""
 
-    parts: ClassVar[tuple[str, ...]] = ("generator", "noise")
-
     family: WeightGenerator
     input_scale: float
     target_scale: float
     noise_floor: float
+    effects: bool
+    """Whether networks add to a linear mixed model, whose random intercept is the first number of the latent."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return ("generator", "noise", *(("effects",) if self.effects else ()))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -89,16 +99,19 @@ class NetworkDecoder:
 
     def init(self, generator: torch.Generator) -> Parts:
         weights = spread_init(self.family.network, generator)
-        return {
-            "generator": self.family.init(weights, generator),
-            "noise": {"log_std": torch.tensor(0.1).log()},
-        }
+        made, noise = self.family.init(weights, generator), {"log_std": torch.tensor(0.1).log()}
+        if not self.effects:
+            return {"generator": made, "noise": noise}
+        effects = {"fixed": torch.zeros(1 + self.family.network.inputs[0]), "log_std": torch.zeros(())}
+        return {"generator": self.family.silenced(made), "noise": noise, "effects": effects}
 
     def embed(self, parts: Parts, x: Tensor) -> Tensor:
         return x / self.input_scale
 
-    def members(self, support: Batch) -> Tensor:
+    def members(self, parts: Parts, support: Batch) -> Tensor:
         y = support.y / self.target_scale
+        if self.effects:
+            y = y - self._fixed(parts, support.x)
         return torch.cat([support.x, y, y / 3], -1)
 
     def missed(self, parts: Parts, support: Batch, z: Tensor) -> Tensor:
@@ -110,12 +123,33 @@ class NetworkDecoder:
     def collected(self, members: Tensor) -> Tensor:
         return members.mean(0)
 
+    def first(self, parts: Parts, support: Batch) -> Tensor | None:
+        """The exact posterior of the random intercept under the mixed model alone."""
+        if not self.effects:
+            return None
+        residuals = support.y / self.target_scale - self._fixed(parts, support.x)
+        std, noise_std = parts["effects"]["log_std"].exp(), self._noise_std(parts, 0.0)
+        precision = 1 + len(residuals) * (std / noise_std).square()
+        mean = std * residuals.sum() / noise_std.square() / precision
+        others = mean.new_zeros(self.family.latent - 1)
+        return torch.cat([mean.reshape(1), others, -0.5 * precision.log().reshape(1), others + START_LOG_STD])
+
     def outputs(self, parts: Parts, z: Tensor, x: Tensor) -> Tensor:
         """The mean of a label and the standard deviation of its noise."""
         found = outputs(self.family.network, self.family(parts["generator"], z), x)
         mean, log_std = found.chunk(2, -1)
-        std = self.noise_floor + (parts["noise"]["log_std"] + log_std).clamp(-6, 4).exp()
-        return self.target_scale * torch.cat([mean, std], -1)
+        if self.effects:
+            mean = mean + self._fixed(parts, x) + parts["effects"]["log_std"].exp() * z[:, :1].unsqueeze(-1)
+        return self.target_scale * torch.cat([mean, self._noise_std(parts, log_std)], -1)
+
+    def _fixed(self, parts: Parts, x: Tensor) -> Tensor:
+        """Fixed effects (N, 1) of inputs."""
+        effects = parts["effects"]["fixed"]
+        return (effects[0] + x @ effects[1:]).unsqueeze(-1)
+
+    def _noise_std(self, parts: Parts, log_std: Tensor | float) -> Tensor:
+        """In shares of `target_scale`, where a network adds `log_std` to the logarithm."""
+        return self.noise_floor + (parts["noise"]["log_std"] + log_std).clamp(-6, 4).exp()
 
     def functions(self, found: Tensor) -> Tensor:
         return found[..., :1]
@@ -132,14 +166,16 @@ class NetworkDecoder:
 class HeadDecoder:
     """Classification: the rows of a linear head from a latent per class, (weights, bias) = z A."""
 
-    parts: ClassVar[tuple[str, ...]] = ("embedding", "head")
-
     network: Network
     """The network that embeds an input; its outputs are the embedding."""
     width: int
     """Numbers of the embedding."""
     latent: int
     way: int
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return ("embedding", "head")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -156,7 +192,7 @@ class HeadDecoder:
     def embed(self, parts: Parts, x: Tensor) -> Tensor:
         return self.network(parts["embedding"], x)
 
-    def members(self, support: Batch) -> Tensor:
+    def members(self, parts: Parts, support: Batch) -> Tensor:
         """The mean of each class, and the logarithm of the number of its examples."""
         count = functional.one_hot(support.y, self.way).to(support.x.dtype).sum(0)
         return torch.cat([_normalised(class_means(support.x, support.y, self.way)), count.log().unsqueeze(-1)], -1)
@@ -169,6 +205,9 @@ class HeadDecoder:
 
     def collected(self, members: Tensor) -> Tensor:
         return members
+
+    def first(self, parts: Parts, support: Batch) -> None:
+        """Nothing is known."""
 
     def outputs(self, parts: Parts, z: Tensor, x: Tensor) -> Tensor:
         """The logits of each class."""

@@ -70,6 +70,17 @@ class WeightGenerator:
         centred = {f"{last}.weight": INITIAL_SPREAD * params[f"{last}.weight"], f"{last}.bias": flatten(weights)}
         return params | centred
 
+    def silenced(self, params: Params) -> Params:
+        """Parameters with which all networks are 0 everywhere, whatever the latent: their last layer is."""
+        last, of_network = len(self.hidden), f"{len(self.network.shapes) // 2 - 1}."
+        kept = flatten(
+            {
+                name: torch.full(shape, float(not name.startswith(of_network)))
+                for name, shape in self.network.shapes.items()
+            }
+        )
+        return params | {name: kept * params[name] for name in (f"{last}.weight", f"{last}.bias")}
+
     def __call__(self, params: Params, z: Float[Tensor, "S d"]) -> Params:
         """The weights of S networks, stacked."""
         return unflatten(self.network, self.generator(params, z))

@@ -3,7 +3,8 @@
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mean
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +16,19 @@ from fewsure.errors import Diverged, FewsureError
 from fewsure.training.experiment import RANDOM_START
 from fewsure.training.runs import Checkpoint, Run
 from fewsure.training.update import MetaUpdate, Trouble, new_optimiser
-from fewsure.training.watch import SCORE, Score, best_of, explosion, scores_of, since_best, stalled
+from fewsure.training.watch import (
+    AHEAD,
+    EACH,
+    SCORE,
+    Score,
+    best_of,
+    explosion,
+    is_ahead,
+    scores_of,
+    since_best,
+    stalled,
+    start_of,
+)
 from fewsure.types import Params, Parts
 
 SHOW_EVERY = 0.5
@@ -45,7 +58,7 @@ def train(
     keep_last: int = 1,
     log_every: int = 50,
     max_skipped: int = 20,
-    score: Callable[[Parts], float] | None = None,
+    score: Callable[[Parts], Sequence[float]] | None = None,
     show: Callable[[Progress], None] = lambda progress: None,
     log: Callable[[Mapping[str, Any]], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -56,8 +69,9 @@ def train(
     an undisturbed one. A new run begins with the method's `fit` on the training groups. When `stop()` turns
     true, the update in hand is finished and checkpointed.
 
-    Every `keep_best` updates of the options, `score` gives the mean NLL of validation tasks, infinite where
-    meta-parameters are of no use. The best checkpoint is kept too, and training stops when `patience` runs out.
+    Every `keep_best` updates of the options, `score` gives the NLL of each group of validation tasks, infinite where
+    meta-parameters are of no use. The checkpoint with the best mean is kept too, and training stops when `patience`
+    runs out. What `fit` has given is the best until updates are ahead of it by more than chance.
     After `max_skipped` updates in a row whose numbers are not finite, training stops with the last checkpoint.
     Processes that `torchrun` has started share the tasks.
     """
@@ -89,6 +103,9 @@ def train(
 
     update, lines = start.update, run.metrics()
     scores, warned = scores_of(lines), False
+    if score is not None and not scores and _is_fitted(run, start):
+        lines.append(_score_start(run, meta, score, _first_line(device, clock.seconds)))
+        scores = scores_of(lines)
     if update < updates and not stalled(scores, options.patience):
         run.forget_evaluation()
     stopping = False
@@ -105,11 +122,13 @@ def train(
             progress = clock.progress(update, updates, make_update, best_of(scores))
             show(progress)
         if logged:
-            nll = score(meta) if score is not None and validated else math.inf
-            scored = {}
+            each: Sequence[float] = score(meta) if score is not None and validated else [math.inf]
+            nll, scored = mean(each), {}
             if math.isfinite(nll):
-                scores.append(Score(update, nll))
-                scored = {SCORE: nll, "since_best": since_best(scores)}
+                beginning = start_of(lines)
+                scores.append(Score(update, nll, is_ahead(each, beginning)))
+                scored = {} if beginning is None else {AHEAD: float(scores[-1].ahead)}
+                scored |= {SCORE: nll, "since_best": since_best(scores)}
                 show(progress._replace(best=best_of(scores)))
             lines.append(_log(run, progress, scored))
             if log is not None:
@@ -120,7 +139,7 @@ def train(
                 warnings.warn(f"training explodes at update {update:,}: {exploded}", stacklevel=2)
             make_update.forget_means()
             clock.restart()
-            if math.isfinite(nll):
+            if math.isfinite(nll) and scores[-1].ahead:
                 run.save_best(Checkpoint(update, meta, optimiser.state()), nll)
         if checkpoint or stalled(scores, options.patience):
             run.save(Checkpoint(update, meta, optimiser.state()), keep_last=keep_last if planned else 1)
@@ -145,6 +164,23 @@ def _begun(run: Run, device: torch.device, *, fits: bool = True) -> Checkpoint:
         run.append_metrics(_first_line(device, time.perf_counter() - began))
         run.save(Checkpoint(0, fitted, {}))
     return Checkpoint(0, fitted, {})
+
+
+def _is_fitted(run: Run, start: Checkpoint) -> bool:
+    """Whether a training stands where `fit` has left it."""
+    return start.update == 0 and run.has_checkpoint and run.experiment.start == RANDOM_START
+
+
+def _score_start(
+    run: Run, meta: Parts, score: Callable[[Parts], Sequence[float]], line: dict[str, Any]
+) -> dict[str, Any]:
+    """The line of the log of what `fit` has given, which is the best so far."""
+    each = score(meta)
+    if math.isfinite(mean(each)):
+        line |= {SCORE: mean(each), EACH: list(each), "since_best": 0}
+        run.save_best(Checkpoint(0, meta, {}), mean(each))
+    run.append_metrics(line)
+    return line
 
 
 def _on(device: torch.device, params: Params) -> Params:
@@ -193,6 +229,11 @@ class _Clock:
         self._opened = self._shown = time.perf_counter()
 
     @property
+    def seconds(self) -> float:
+        """Of training so far."""
+        return time.perf_counter() - self._began
+
+    @property
     def is_due(self) -> bool:
         return time.perf_counter() - self._shown > SHOW_EVERY
 
@@ -200,4 +241,4 @@ class _Clock:
         means = made.means()
         now = self._shown = time.perf_counter()
         rate = made.count * self._tasks / max(now - self._opened, 1e-9)
-        return Progress(update, updates, now - self._began, rate, self._device, means, best)
+        return Progress(update, updates, self.seconds, rate, self._device, means, best)

@@ -3,14 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fewsure.theory.chance import is_gain
+
 SCORE = "validation_nll"
 """The name of a score in the log."""
+EACH, AHEAD = "validation_nll_of_each", "ahead_of_start"
+"""The names of a start's scores, and of whether an update is ahead of it."""
 WINDOWS = 3
 """Logged windows before the first that can be called an explosion."""
 FACTOR = 10.0
 """A loss or a gradient so many times larger than ever before has exploded."""
 WATCHED = ("loss", "gradient_norm")
-UNWATCHED = {*WATCHED, SCORE, "update", "seconds", "tasks_per_second", "skipped", "since_best"}
+UNWATCHED = {*WATCHED, SCORE, AHEAD, "update", "seconds", "tasks_per_second", "skipped", "since_best"}
 """The names in the log that are no terms of the loss."""
 
 Line = Mapping[str, Any]
@@ -21,16 +25,28 @@ class Score(NamedTuple):
 
     update: int
     nll: float
+    ahead: bool = True
+    """Of what `fit` has given, by more than chance."""
 
 
 def scores_of(lines: Sequence[Line]) -> list[Score]:
     """The scores in a log."""
-    return [Score(int(line["update"]), float(line[SCORE])) for line in lines if SCORE in line]
+    return [Score(int(line["update"]), float(line[SCORE]), bool(line.get(AHEAD, 1))) for line in lines if SCORE in line]
+
+
+def start_of(lines: Sequence[Line]) -> list[float] | None:
+    """The scores of each group, or task, by what `fit` has given."""
+    return next((line[EACH] for line in lines if EACH in line), None)
+
+
+def is_ahead(each: Sequence[float], start: Sequence[float] | None) -> bool:
+    """Whether scores are lower than the start's of the same groups, by more than chance."""
+    return start is None or is_gain([before - now for before, now in zip(start, each, strict=True)])
 
 
 def best_of(scores: Sequence[Score]) -> Score | None:
     """The lowest score, the first of equal ones."""
-    return min(scores, key=lambda score: score.nll, default=None)
+    return min((score for score in scores if score.ahead), key=lambda score: score.nll, default=None)
 
 
 def since_best(scores: Sequence[Score]) -> int:

@@ -208,6 +208,19 @@ class TaskMeans:
         ]
 
 
+def means_of_each(values: Float[Tensor, " T"], groups: Int[Tensor, "T w"] | None = None) -> Float[Tensor, " G"]:
+    """The mean of each group where a task has one; else the values of tasks.
+
+    >>> means_of_each(torch.tensor([1.0, 3.0, 4.0]), groups=torch.tensor([[5], [2], [2]]))
+    tensor([3.5000, 1.0000], dtype=torch.float64)
+    """
+    if groups is None or groups.shape[1] > 1:
+        return values.double()
+    found = TaskMean()
+    found.add(values, groups)
+    return found.by_group()
+
+
 def mean_over_tasks(values: Float[Tensor, " T"], groups: Int[Tensor, "T w"] | None = None) -> Mean:
     """Mean and Student's 95 % interval.
 
