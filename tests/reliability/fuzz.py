@@ -364,7 +364,9 @@ def all_readers(place: Path) -> dict[str, Reader]:
     recipe = json.dumps(
         {"format": workflow.FORMAT, "recipe": to_record(smallest), "data": "omniglot", "shape": [1, 28, 28]}
     ).encode()
-    weights = save({name: torch.zeros(value.shape) for name, value in build_network(smallest, 1).state_dict().items()})
+    weights = save(
+        {name: torch.zeros(value.shape) for name, value in build_network(smallest, (1, 28, 28)).state_dict().items()}
+    )
     features_folder = place / "features"
     features_folder.mkdir()
     whole_certificate = (trained.folder / "certificate.json").read_bytes()

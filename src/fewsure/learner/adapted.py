@@ -251,10 +251,15 @@ def adapt(predictor: Predictor, x: Any, y: Any = None) -> Adapted:
         counts = tuple(torch.bincount(targets).tolist())
     _warn_of_other_numbers(predictor, counts)
     model = predictor.model(1 if labels is None else len(labels.classes))
-    state = predictor.state(max(1, min(counts)))
+    state = predictor.state(_shot(counts))
     support = Batch(inputs.to(predictor.device), targets.to(predictor.device))
     posterior, noise = predictor.adapt(model, support, state), predictor.noise(model, state)
     return Adapted(predictor, model, posterior, labels, counts, state, noise, support)
+
+
+def _shot(counts: tuple[int, ...]) -> int:
+    """The number of examples, or of each class, whose random numbers and fitted options a task takes."""
+    return max(1, min(counts))
 
 
 def _warn_of_other_numbers(predictor: Predictor, counts: tuple[int, ...]) -> None:
@@ -283,7 +288,7 @@ def load_adapted(predictor: Predictor, path: str | Path) -> Adapted:
         if facts["format"] != FORMAT:
             raise ValueError("of another format")
         classes, form, counts = facts["classes"], facts["form"], tuple(int(count) for count in facts["counts"])
-        labels = None if classes is None else Labels(tuple(classes), str(form))
+        labels, shot = None if classes is None else Labels(tuple(classes), str(form)), _shot(counts)
         draws, checkpoint, names = str(facts["draws"]), facts["checkpoint"], [*map(str, facts["posterior"])]
         support = Batch(*(tensors[f"{SUPPORT}/{name}"] for name in Batch._fields))
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
@@ -292,7 +297,7 @@ def load_adapted(predictor: Predictor, path: str | Path) -> Adapted:
         raise FewsureError(
             f"{path} was adapted from another checkpoint than that of {predictor.run.folder}; adapt again"
         )
-    state = predictor.state(min(counts))
+    state = predictor.state(shot)
     if draws != state.digest:
         raise FewsureError(
             f"{path} was adapted with other random numbers than those that {predictor.run.folder} is certified with; "
