@@ -19,4 +19,4 @@ def is_gain(gains: Sequence[float]) -> bool:
     if len(gains) < 2:
         return False
     least: float = stdtrit(len(gains) - 1, SURE) * stdev(gains) / math.sqrt(len(gains))
-    return mean(gains) > least
+    return bool(mean(gains) > least)
