@@ -21,13 +21,12 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not inst
 SIMPA = {"latent": 3, "generator_hidden": (6,), "kl_samples": 4, "train_samples": 1, "inner_steps": 2}
 TINY: dict[str, dict[str, Any]] = {"simpa": SIMPA, "bmaml": {"particles": 3}}
 TRAINING = {"tasks": 2, "device": "cpu"}
-TOLERANCE = 1e-5
 
 
 @pytest.fixture(autouse=True)
 def few_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six sampled functions: torch takes its time for each network."""
-    monkeypatch.setattr("fewsure.learner.predictor.SAMPLES", 6)
+    """Two sampled functions: torch takes its time for each network."""
+    monkeypatch.setattr("fewsure.learner.predictor.SAMPLES", 2)
 
 
 def numbers() -> list[tuple[np.ndarray, np.ndarray]]:
@@ -52,8 +51,9 @@ def adapted_numbers(name: str) -> tuple[Adapted, np.ndarray]:
     return learner.adapt(x[:5], y[:5]), x
 
 
-def adapted_images(name: str, norm: str = "instance") -> tuple[Adapted, np.ndarray]:
-    options = {"way": 2, "shot": 2, "query": 3, "filters": 2, "norm": norm}
+def adapted_images(name: str, norm: str = "instance", precision: str = "float32") -> tuple[Adapted, np.ndarray]:
+    options = {"way": 2, "shot": 2, "query": 3, "filters": 2, "norm": norm, "precision": precision}
+    options |= {"softmax_temperature": 0.7, "temperature_exponent": 0.0}  # which are fitted unless given
     learner = Learner(name, images(), **options, **TINY.get(name, {}), **TRAINING).train(updates=1)
     x = np.concatenate([images()["class 0"], images()["class 1"]])
     return learner.adapt(x[[0, 1, 5, 6]], ["cat", "cat", "dog", "dog"]), x
@@ -66,7 +66,7 @@ def predicted(adapted: Adapted, x: np.ndarray) -> dict[str, np.ndarray]:
     return {name: np.asarray(getattr(p, name)) for name in names}
 
 
-def assert_same(adapted: Adapted, x: np.ndarray, folder: Path) -> None:
+def assert_same(adapted: Adapted, x: np.ndarray, folder: Path, tolerance: float = 1e-5) -> None:
     """The outputs of both files at any number of examples."""
     exported = export(adapted)
     write_onnx(exported, folder / "task.onnx")
@@ -80,8 +80,8 @@ def assert_same(adapted: Adapted, x: np.ndarray, folder: Path) -> None:
         with torch.no_grad():
             by_torch = dict(zip(expected, program(torch.from_numpy(x[:size])), strict=True))
         for name, values in expected.items():
-            np.testing.assert_allclose(by_onnx[name] / unit, values / unit, atol=TOLERANCE, rtol=0)
-            np.testing.assert_allclose(by_torch[name].numpy() / unit, values / unit, atol=TOLERANCE, rtol=0)
+            np.testing.assert_allclose(by_onnx[name] / unit, values / unit, atol=tolerance, rtol=0)
+            np.testing.assert_allclose(by_torch[name].numpy() / unit, values / unit, atol=tolerance, rtol=0)
     assert [path.name for path in sorted(folder.iterdir())] == ["task.onnx", "task.pt2"]
 
 
@@ -97,6 +97,12 @@ def test_numbers_are_the_same_in_other_programs(name: str, tmp_path: Path) -> No
 @pytest.mark.filterwarnings("ignore::FutureWarning:torch")
 def test_classes_of_images_are_the_same_in_other_programs(name: str, tmp_path: Path) -> None:
     assert_same(*adapted_images(name), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning:torch")
+def test_a_run_in_bf16_is_exported_in_single_precision(tmp_path: Path) -> None:
+    assert_same(*adapted_images("protonet", precision="bf16"), tmp_path, tolerance=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning:torch")

@@ -58,9 +58,7 @@ def _start_run(folder: Path, experiment: Experiment, resume: bool, start: Start 
         return _begun(Run.create(folder, experiment.at_known_precision()), start)
     run = Run.open(folder)
     experiment = dataclasses.replace(experiment, data=experiment.data.prepared())
-    if experiment.training.precision == "auto":  # which it was when the run began
-        known = dataclasses.replace(experiment.training, precision=run.experiment.training.precision)
-        experiment = dataclasses.replace(experiment, training=known)
+    experiment = experiment.at_known_precision(run.experiment.training.precision)
     there, asked = run.experiment.record(), experiment.record()
     options = [(name, value, asked[group].get(name)) for group in GROUPS for name, value in there[group].items()]
     options += [("start", there["start"], asked["start"])] if start is not None else []

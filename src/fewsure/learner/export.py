@@ -52,14 +52,14 @@ class Exported(NamedTuple):
 
 
 def export(adapted: Adapted) -> Exported:
-    """The program of an adapted task. Its outputs are those of `adapted.predict`, up to rounding."""
+    """The program of an adapted task, in single precision. Its outputs are those of `adapted.predict`, up to rounding."""
     if adapted.transductive:
         raise FewsureError(
             "the predictions of this run depend on the other queries, so that no program maps an example to its "
             "prediction; train with --norm instance, or --no-centred on features, and with --temperature-exponent 0"
         )
     adapted.predict(_example(adapted))  # refuses one that diverged
-    task = _on_cpu(adapted)
+    task = _plain(adapted)
     module = AdaptedModule(task).eval()
     with torch.no_grad(), _quiet():
         program = torch.export.export(module, (_example(task),), dynamic_shapes=({0: Dim("N")},), strict=False)
@@ -199,9 +199,11 @@ def _description(adapted: Adapted, module: AdaptedModule) -> dict[str, Any]:
     return described | {"classes": [c if isinstance(c, (str, int, float)) else str(c) for c in labels.classes]}
 
 
-def _on_cpu(adapted: Adapted) -> Adapted:
+def _plain(adapted: Adapted) -> Adapted:
+    """The task on a CPU, without rounding to bf16."""
     posterior, noise = pytree.tree_map(lambda value: value.cpu(), (adapted.posterior, adapted.noise))
-    return replace(adapted, posterior=posterior, noise=noise)
+    predictor = replace(adapted.predictor, experiment=adapted.predictor.experiment.at_precision("float32"))
+    return replace(adapted, predictor=predictor, posterior=posterior, noise=noise)
 
 
 @contextmanager

@@ -123,7 +123,7 @@ class Reproduction:
         if self.target.joins_validation:  # temperatures are as the trial, which did not see these classes, found them
             data: Any = calibrated(trial, self.device).data
             experiment = dataclasses.replace(experiment, data=dataclasses.replace(data, train_on_validation=True))
-        asked = self._planned(experiment, 1.0, job.number)
+        asked = self._planned(experiment, 1.0, job.number).at_known_precision(trial.experiment.training.precision)
         same = trial.experiment == dataclasses.replace(asked, data=asked.data.prepared())
         if same and trial.has_checkpoint and not folder.exists():
             copy_folder(trial.folder, folder, VALIDATION)
@@ -269,7 +269,7 @@ def _nearest_means(experiment: Experiment) -> Row:
 
 def _options(tried: Experiment, listed: Mapping[str, Collection[str]], today: Experiment) -> dict[str, Row]:
     """The options of a trial that its list names, and the options whose present values differ."""
-    there, asked = tried.record(), today.record()
+    there, asked = tried.record(), today.at_known_precision(tried.training.precision).record()
     options: dict[str, Row] = {}
     for group in GROUPS:
         learned = [field.name for field in dataclasses.fields(getattr(tried, group)) if is_learned(field)]

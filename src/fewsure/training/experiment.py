@@ -134,12 +134,15 @@ class Experiment:
         """
         return replace(self, data=self.data.with_shot(self.data.test_shot if shot is None else shot))
 
-    def at_known_precision(self) -> "Experiment":
-        """The experiment with the precision that `auto` stands for on this machine."""
+    def at_known_precision(self, known: Precision | None = None) -> "Experiment":
+        """The experiment with the precision that `auto` stands for on this machine, or stood for elsewhere."""
         if self.training.precision != "auto":
             return self
-        found = fastest_precision(convolves=self.model.network.maps is not None)
-        return replace(self, training=replace(self.training, precision=found))
+        return self.at_precision(known or fastest_precision(convolves=self.model.network.maps is not None))
+
+    def at_precision(self, precision: Precision) -> "Experiment":
+        """The experiment whose networks compute with this precision."""
+        return replace(self, training=replace(self.training, precision=precision))
 
     def at_kl_weight(self, kl_weight: float) -> "Experiment":
         """The experiment whose method has posteriors of another weight of the KL."""
