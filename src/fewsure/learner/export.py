@@ -52,7 +52,7 @@ class Exported(NamedTuple):
 
 
 def export(adapted: Adapted) -> Exported:
-    """The program of an adapted task, in single precision. Its outputs are those of `adapted.predict`, up to rounding."""
+    """The program of an adapted task, in single precision; its outputs are those of `adapted.predict`, rounded."""
     if adapted.transductive:
         raise FewsureError(
             "the predictions of this run depend on the other queries, so that no program maps an example to its "
