@@ -1,7 +1,6 @@
 """`mean`, `ridge`, `mixed` and `gp`: their closed forms, independent libraries, and real tables in small."""
 
 import dataclasses
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
