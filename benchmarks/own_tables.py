@@ -41,11 +41,10 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 import fewsure
-from fewsure.algorithms import ALGORITHMS
 from fewsure.core.devices import device_name
 from fewsure.core.files import write_atomically
 from fewsure.core.places import data_root
-from fewsure.evaluation.metrics.summary import mean_over_tasks
+from fewsure.evaluation.metrics.summary import mean_over_tasks, means_of_each
 from fewsure.evaluation.scoring.observed import root
 from fewsure.version import __version__
 
@@ -56,6 +55,7 @@ from own_csv import write_table as write_births  # noqa: E402 (the example's tab
 RESULTS = ROOT / "results" / "own-tables.json"
 SEED = 0
 SHARES = {"50": 0.5, "90": 0.9}
+PAIRED = ("mae", "nll")
 SCORES = ("mae", "mse", "nll", "coverage_50", "coverage_90", "width_50", "width_90")
 
 Array = np.ndarray
@@ -243,10 +243,8 @@ class Learned(NamedTuple):
 # The library's methods
 
 
-def of_library(name: str, **options: Any) -> Callable[[Splits], Learned] | None:
-    """A method of fewsure, with the settings that it recommends; None before it is there."""
-    if name not in ALGORITHMS:
-        return None
+def of_library(name: str, **options: Any) -> Callable[[Splits], Learned]:
+    """A method of fewsure, with the settings that it recommends."""
 
     def learn(splits: Splits) -> Learned:
         data = fewsure.Table(
@@ -264,7 +262,10 @@ def of_library(name: str, **options: Any) -> Callable[[Splits], Learned] | None:
             p: Predicted = learner.adapt(*known).predict(x)
             return p
 
-        return Learned(predict, {"updates": learner.experiment.training.updates})
+        facts: dict[str, Any] = {"updates": learner.experiment.training.updates}
+        if learner.selection is not None:
+            facts |= {"selected": learner.selection["selected"], "budget_seconds": learner.selection["budget"]}
+        return Learned(predict, facts)
 
     return learn
 
@@ -448,6 +449,7 @@ LIBRARY: dict[str, tuple[str, dict[str, Any]]] = {
         {"kernels": ("constant", "rbf"), "trend": "constant", "fit_rows": ROWS, "fit_groups": GROUPS},
     ),
     **{name: (name, {}) for name in ("bmaml", "maml", "simpa-latent", "tnp", "simpa")},
+    "auto": ("auto", {"budget": "3m"}),
 }
 BASELINES = frozenset({"mean", "ridge", "boosting", "mixed", "gp", "gp, constant + RBF"})
 """Those of the library that need no meta-training."""
@@ -457,9 +459,7 @@ def methods() -> dict[str, tuple[Callable[[Splits], Learned], str, str]]:
     """Name → (how it is learned, the package that it is of, its kind)."""
     found = {}
     for name, (method, options) in LIBRARY.items():
-        learn = of_library(method, **options)
-        if learn is not None:
-            found[name] = (learn, "fewsure", "baseline" if name in BASELINES else "learner")
+        found[name] = (of_library(method, **options), "fewsure", "baseline" if name in BASELINES else "learner")
     peers = {name: (learn, package, "peer") for name, (learn, package) in PEERS.items()}
     order = {"baseline": 0, "peer": 1, "learner": 2}
     return dict(sorted((found | peers).items(), key=lambda entry: order[entry[1][2]]))
@@ -495,7 +495,13 @@ def measured(method: Method, groups: Groups, known: int, draws: int) -> dict[str
         for column, name in enumerate(SCORES)
         if not bool(table[:, column].isnan().any())
     }
-    return found | {"rmse": root(found["mse"]), "predict_cpu_seconds": round(time.process_time() - began, 1)}
+    means = {  # for differences between methods
+        name: [float(f"{mean:.6g}") for mean in means_of_each(table[:, column], of).tolist()]
+        for column, name in enumerate(SCORES)
+        if name in found and name in PAIRED
+    }
+    seconds = round(time.process_time() - began, 1)
+    return found | {"rmse": root(found["mse"]), "of_groups": means, "predict_cpu_seconds": seconds}
 
 
 def measure(table: str, name: str) -> dict[str, Any]:
@@ -545,7 +551,7 @@ def run(results: Path, tables: list[str], names: list[str], *, again: bool) -> N
                 )
             )
             sys.stdout.flush()
-            write_atomically(results, json.dumps([*others, row], indent=1) + "\n")
+            write_atomically(results, "[\n" + ",\n".join(json.dumps(one) for one in [*others, row]) + "\n]\n")
 
 
 def main() -> None:
