@@ -55,6 +55,11 @@ def test_it_becomes_a_run_like_any_other(learner: fewsure.Learner, tmp_path: Pat
     assert again.selection == learner.selection
 
 
+def test_a_run_of_one_method_has_no_selection() -> None:
+    single = fewsure.Learner("mean", data=fewsure.regression_tasks(lines())).train(quiet=True)
+    assert single.selection is None
+
+
 def test_a_trained_method_gets_the_updates_that_fit(tmp_path: Path) -> None:
     data = fewsure.regression_tasks(lines())
     experiments = auto.candidates("given-regression", data, methods=("maml", "mean"))

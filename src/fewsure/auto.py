@@ -213,8 +213,8 @@ def _require_free(folder: Path, resume: bool) -> None:
 
 
 def kept(folder: Path) -> Table | None:
-    """The table of a selection that has ended."""
-    if not (folder / "config.json").is_file():
+    """The table of a selection that has ended; None of a run of one method."""
+    if not all((folder / name).is_file() for name in ("config.json", TABLE)):
         return None
     try:
         table = from_json((folder / TABLE).read_text(encoding="utf-8"))
