@@ -137,6 +137,8 @@ class Model(NamedTuple):
     kind: Kind
     outputs: int
     """C: numbers to predict, or classes to choose from."""
+    fixed_classes: bool = False
+    """Whether classes are the same in every task, so that some may be rarer and a support set may miss one."""
 
     def given(self, support: Batch) -> "Model":
         """The model of one task, whose network may normalise by the support set."""

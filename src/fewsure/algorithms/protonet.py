@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fewsure.algorithms.parts.shares import log_shares, shares_init, with_shares
 from fewsure.posteriors.prototypes import class_means, prototype_logits
 from fewsure.types import Algorithm, Batch, Info, Kind, Model, Noise, Parts, Stage, Task
 
@@ -28,12 +29,13 @@ class ProtoNet(Algorithm):
     any_way: ClassVar[bool] = True
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
-        return {"embedding": model.network.embedding.init(generator)}
+        return {"embedding": model.network.embedding.init(generator)} | shares_init(model)
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
         embedded = model.network.embedding(meta["embedding"], support.x)
         means = class_means(embedded, support.y, model.outputs)  # Eq. (1)
-        return {"embedding": meta["embedding"], "prototypes": {"mean": means}}
+        shares = log_shares(meta, support.y, model.outputs)
+        return {"embedding": meta["embedding"], "prototypes": {"mean": means} | shares}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         posterior = self.adapt(meta, model, task.support, noise)
@@ -42,5 +44,6 @@ class ProtoNet(Algorithm):
         return loss, {"loss": loss}
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
-        embedded = model.network.embedding(posterior["embedding"], x)
-        return prototype_logits(embedded, posterior["prototypes"]["mean"]).unsqueeze(0)  # Eq. (2), up to the softmax
+        embedded, prototypes = model.network.embedding(posterior["embedding"], x), posterior["prototypes"]
+        logits = prototype_logits(embedded, prototypes["mean"])  # Eq. (2), up to the softmax
+        return with_shares(logits, prototypes).unsqueeze(0)

@@ -157,7 +157,8 @@ class SimpaLatent(Algorithm):
             draws["examples"] = Draw((support,), "uniform")
         if not self.cuts:
             return NoiseSpec(task=draws)
-        require(model.kind == "classification", "cuts", "0 for regression", self.cuts)
+        cuttable = model.kind == "classification" and not model.fixed_classes
+        require(cuttable, "cuts", "0 for regression and for fixed classes", self.cuts)
         way = of_task.outputs
         keys = {"cut_classes": (model.outputs,), "cut_examples": (way, (support + query) // way)}
         draws |= {name: Draw(shape, "uniform") for name, shape in keys.items()}

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fewsure.algorithms.parts.class_tasks import fit_to_tasks
+from fewsure.algorithms.parts.shares import log_shares, shares_init, with_shares
+from fewsure.posteriors.prototypes import class_means, prototype_logits
 from fewsure.types import Algorithm, Batch, Info, Kind, Model, Noise, Parts, Stage, Task
 
 
@@ -34,19 +36,19 @@ class SimpleShot(Algorithm):
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
         centre = torch.zeros(math.prod(model.network.inputs))
-        return {"centre": {"mean": centre}, "logits": {"log_scale": torch.tensor(math.log(10.0))}}
+        scale = {"log_scale": torch.tensor(math.log(10.0))}
+        return {"centre": {"mean": centre}, "logits": scale} | shares_init(model)
 
     def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
         """The mean of all training examples, and the most likely scale of tasks of training classes."""
         total = sum(group.x.flatten(1).sum(0, dtype=torch.float64) for group in groups)
         centre = torch.as_tensor(total).to(meta["centre"]["mean"]) / sum(len(group.x) for group in groups)
         centred = meta | {"centre": {"mean": centre}}
-        return fit_to_tasks(self, centred, ["logits"], model, groups, generator)
+        return fit_to_tasks(self, centred, ["logits", *shares_init(model)], model, groups, generator)
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
-        features = self._features(meta, support.x)
-        member = functional.one_hot(support.y, model.outputs).to(features.dtype)
-        return meta | {"prototypes": {"mean": member.T @ features / member.sum(0).unsqueeze(-1)}}
+        means = class_means(self._features(meta, support.x), support.y, model.outputs)
+        return meta | {"prototypes": {"mean": means} | log_shares(meta, support.y, model.outputs)}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         (logits,) = self.predict(self.adapt(meta, model, task.support, noise), model, task.query.x, noise)
@@ -54,8 +56,8 @@ class SimpleShot(Algorithm):
         return loss, {"loss": loss}
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
-        differences = self._features(posterior, x).unsqueeze(1) - posterior["prototypes"]["mean"]
-        return -posterior["logits"]["log_scale"].exp() * differences.square().sum(-1).unsqueeze(0)
+        logits = prototype_logits(self._features(posterior, x), posterior["prototypes"]["mean"])
+        return with_shares(posterior["logits"]["log_scale"].exp() * logits, posterior["prototypes"]).unsqueeze(0)
 
     def _features(self, parts: Parts, x: Tensor) -> Tensor:
         """φ(x) (N, D)."""

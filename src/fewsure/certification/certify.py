@@ -180,7 +180,7 @@ def _calibration(predictor: CertifiedPredictor, records: Records, **facts: Any) 
         score=score,
         way=way,
         shot=experiment.data.test_shot,
-        query=values.shape[1] // (way or 1),
+        query=values.shape[1],
         transductive=experiment.transductive,
         samples=SAMPLES,
         **facts,

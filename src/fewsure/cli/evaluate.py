@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> None:
     from fewsure.baselines import with_baselines
     from fewsure.core.distributed import is_rank_zero, process_group
     from fewsure.pipeline import evaluate_run
-    from fewsure.report.evaluation_tables import evaluation_tables, worst_groups
+    from fewsure.report.evaluation_tables import class_table, evaluation_tables, worst_groups
     from fewsure.report.tables import print_tables
     from fewsure.training.runs import Run
 
@@ -72,5 +72,5 @@ def main(arguments: list[str]) -> None:
         if options.baselines:
             summary = with_baselines(run, summary, device)
         if is_rank_zero():
-            tables = [*evaluation_tables([summary]), *worst_groups(summary)]
+            tables = [*evaluation_tables([summary]), *class_table(summary), *worst_groups(summary)]
             print(json.dumps(summary)) if options.json else print_tables(tables)

@@ -78,22 +78,16 @@ class Episodes:
     def _batch(self, rows: Tensor, generator: torch.Generator) -> Batch:
         """The examples in these rows of the pool, (T, way, k), with their labels."""
         tasks, way, each = rows.shape
-        examples = self._examples(rows.flatten(), generator)
-        x = examples.to(torch.get_default_dtype()).reshape(tasks, way * each, *examples.shape[1:])
-        y = torch.arange(way, device=rows.device).repeat_interleave(each)
-        return Batch(x / 255 if examples.dtype == torch.uint8 else x, y.expand(tasks, -1))
-
-    def _examples(self, rows: Tensor, generator: torch.Generator) -> Tensor:
-        if self._augmentation is None:
-            return self.pool.examples[rows]
-        return self._augmentation(self.pool.examples, rows, generator)
+        x = _inputs(self.pool, rows.flatten(1), self._augmentation, generator)
+        return Batch(x, torch.arange(way, device=rows.device).repeat_interleave(each).expand(tasks, -1))
 
 
 class RowTasks:
-    """Tasks from a pool whose classes are tasks and whose examples are rows (inputs …, target)."""
+    """Tasks from a pool whose units are tasks: of rows (inputs …, target), or of examples with labels, as they come."""
 
-    def __init__(self, pool: Pool, *, shot: int, query: int) -> None:
+    def __init__(self, pool: Pool, *, shot: int, query: int, augmentation: Augmentation | None = None) -> None:
         self.pool = pool
+        self._augmentation = augmentation
         self._shot, self._query = shot, query
         self._most = int(pool.counts.max())
         self._large = torch.arange(len(pool.classes), device=pool.starts.device)
@@ -112,7 +106,8 @@ class RowTasks:
     def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
         """A meta-batch: each task as likely as any other, and in it `shot` + `query` different rows.
 
-        x has shape (T, N, D) and y (T, N, 1). The fact is the number of each task in the pool, as its `groups` (T, 1).
+        x has shape (T, N, D) and y (T, N, 1), or (T, N) for numbers of classes. The fact is the number of each task in
+        the pool, as its `groups` (T, 1).
         """
         which = torch.randint(len(self._large), (tasks,), generator=generator, device=generator.device)
         return self.sample_of(self._large[which], generator)
@@ -120,10 +115,24 @@ class RowTasks:
     def sample_of(self, which: Tensor, generator: torch.Generator) -> tuple[Task, Facts]:
         """Given tasks, as numbers in the pool (T,); only their rows are drawn."""
         rows = _rows_of(self.pool, which, self._most, self._shot + self._query, generator)
-        examples = self.pool.examples[rows].to(torch.get_default_dtype())
-        parts = torch.split(examples, [self._shot, self._query], dim=1)
-        support, query = (Batch(part[..., :-1], part[..., -1:]) for part in parts)
+        parts = torch.split(rows, [self._shot, self._query], dim=1)
+        support, query = (self._batch(part, generator) for part in parts)
         return Task(support, query, which), {"groups": which.unsqueeze(-1)}
+
+    def _batch(self, rows: Tensor, generator: torch.Generator) -> Batch:
+        """The examples in these rows (T, N) of the pool."""
+        if self.pool.labels is not None:
+            return Batch(_inputs(self.pool, rows, self._augmentation, generator), self.pool.labels[rows])
+        examples = self.pool.examples[rows].to(torch.get_default_dtype())
+        return Batch(examples[..., :-1], examples[..., -1:])
+
+
+def _inputs(pool: Pool, rows: Tensor, augmentation: Augmentation | None, generator: torch.Generator) -> Tensor:
+    """The examples in these rows (T, N) of a pool as networks see them: bytes become numbers in [0, 1]."""
+    flat = rows.flatten()
+    examples = pool.examples[flat] if augmentation is None else augmentation(pool.examples, flat, generator)
+    x = examples.to(torch.get_default_dtype()).reshape(*rows.shape, *examples.shape[1:])
+    return x / 255 if examples.dtype == torch.uint8 else x
 
 
 def _rows_of(pool: Pool, classes: Tensor, most: int, count: int, generator: torch.Generator) -> Tensor:

@@ -11,6 +11,7 @@ from fewsure.core.config import LEARNED
 from fewsure.core.places import data_root
 from fewsure.data.augmentation import Augmentation, Mixing
 from fewsure.data.classification import Classification
+from fewsure.data.fixed_classes import MayFixClasses
 from fewsure.data.io.cache import load
 from fewsure.data.io.feature_files import load_features
 from fewsure.data.memory import forget, remembered
@@ -74,7 +75,7 @@ def _length_scale(data: FeatureSet) -> LengthScale:
 
 
 @dataclass(frozen=True)
-class Features(FeatureSet):
+class Features(MayFixClasses, FeatureSet):
     """Any features with labels: a folder as `fewsure features` writes it (docs/data.md has the layout)."""
 
     folder: str = "features"
@@ -86,9 +87,23 @@ class Features(FeatureSet):
     def shape(self) -> tuple[int, ...]:
         return tuple(self.stored_features("train").examples.shape[1:])
 
+    @property
+    def grouped_by(self) -> str | None:
+        return "groups" if self.fixed_classes else None
+
+    def prepared(self) -> Self:
+        return super().prepared().with_class_names()
+
+    def class_pool(self, split: Split) -> Pool:
+        return FeatureSet.pool(self, split)
+
+    def pool(self, split: Split) -> Pool:
+        found = MayFixClasses.pool(self, split)
+        return self.large_enough(found, split) if self.fixed_classes else found
+
     def stored_features(self, split: Split) -> Pool:
         here = Path(self.folder)
-        return load_features(here if here.is_dir() else data_root() / here, split)
+        return load_features(here if here.is_dir() else data_root() / here, split, grouped=self.fixed_classes)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from fewsure.types import Batch
 class PoolGroups(Sequence[Batch]):
     """Every group with all its examples, made when it is asked for: images take four times the memory as numbers.
 
-    A group of `rows` (inputs …, target) is a regression task; else it is a class, and its labels are its number.
+    A group of `rows` (inputs …, target) is a regression task. One with labels is a classification task. Else it is a
+    class, and its labels are its number.
     """
 
     def __init__(self, pool: Pool, *, rows: bool) -> None:
@@ -34,4 +35,6 @@ class PoolGroups(Sequence[Batch]):
         if self._rows:
             return Batch(x[:, :-1], x[:, -1:])
         labels = torch.full((len(x),), number, device=x.device)
+        if self._pool.labels is not None:
+            labels = self._pool.labels[int(self._pool.starts[number]) : int(self._pool.starts[number + 1])]
         return Batch(x / 255 if examples.dtype == torch.uint8 else x, labels)

@@ -30,6 +30,8 @@ class Pool(NamedTuple):
     """The group of each class: an alphabet, a super-category, or "" in a data set without groups."""
     checksum: str
     """SHA-256 (hex) of the names and the examples, so that a result can say what it was measured on."""
+    labels: Tensor | None = None
+    """(N,) the number of each example's class, where tasks own the examples and have the same classes."""
 
     @property
     def counts(self) -> Tensor:
@@ -38,7 +40,8 @@ class Pool(NamedTuple):
 
     def to(self, device: torch.device) -> "Pool":
         """The same pool with its tensors on a device."""
-        return self._replace(examples=self.examples.to(device), starts=self.starts.to(device))
+        labels = None if self.labels is None else self.labels.to(device)
+        return self._replace(examples=self.examples.to(device), starts=self.starts.to(device), labels=labels)
 
 
 def pool_checksum(examples: Tensor, starts: Tensor, classes: Sequence[str]) -> str:
@@ -77,6 +80,7 @@ def merge(first: Pool, second: Pool) -> Pool:
         first.classes + second.classes,
         first.groups + second.groups,
         f"{first.checksum}+{second.checksum}",
+        None if first.labels is None or second.labels is None else torch.cat([first.labels, second.labels]),
     )
 
 
@@ -86,8 +90,48 @@ def restrict(pool: Pool, names: Collection[str]) -> Pool:
     if unknown:
         raise FewsureError(f"expected classes of the pool, but {len(unknown)} are not, for instance {unknown[0]!r}")
     kept = [number for number, name in enumerate(pool.classes) if name in set(names)]
-    rows = [pool.examples[int(pool.starts[number]) : int(pool.starts[number + 1])] for number in kept]
+
+    def of_kept(values: Tensor) -> Tensor:
+        return torch.cat([values[int(pool.starts[number]) : int(pool.starts[number + 1])] for number in kept])
+
+    labels = None if pool.labels is None else of_kept(pool.labels)
     starts = torch.cat([pool.starts[:1], pool.counts[kept].cumsum(0)])
     classes = tuple(pool.classes[number] for number in kept)
     checksum = hashlib.sha256("\n".join([pool.checksum, *classes]).encode()).hexdigest()
-    return Pool(torch.cat(rows), starts, classes, tuple(pool.groups[number] for number in kept), checksum)
+    return Pool(
+        of_kept(pool.examples), starts, classes, tuple(pool.groups[number] for number in kept), checksum, labels
+    )
+
+
+def in_group(group: str, label: str) -> str:
+    """The name of a class that belongs to one group.
+
+    >>> in_group("assay 7", "active")
+    'assay 7/active'
+    """
+    return f"{group}/{label}"
+
+
+def label_in_group(name: str, group: str) -> str:
+    """The label of a class that `in_group` has named."""
+    return name.removeprefix(f"{group}/")
+
+
+def by_group(pool: Pool, labels: Sequence[str]) -> Pool:
+    """The pool whose units are the groups of classes that `in_group` has named, with the numbers of these `labels`."""
+    numbers = {label: number for number, label in enumerate(labels)}
+    found = [label_in_group(name, group) for name, group in zip(pool.classes, pool.groups, strict=True)]
+    other = [number for number, label in enumerate(found) if label not in numbers]
+    if other:
+        raise FewsureError(
+            f"expected the classes of training tasks in every task, {', '.join(labels)}, but {pool.groups[other[0]]!r} "
+            f"has {found[other[0]]!r}; train on tasks with all classes"
+        )
+    names = sorted(set(pool.groups))
+    place = {name: number for number, name in enumerate(names)}
+    owner = torch.tensor([place[group] for group in pool.groups]).repeat_interleave(pool.counts)
+    order = owner.argsort(stable=True)
+    label = torch.tensor([numbers[name] for name in found]).repeat_interleave(pool.counts)
+    starts = torch.cat([pool.starts[:1], torch.bincount(owner, minlength=len(names)).cumsum(0)])
+    checksum = hashlib.sha256("\n".join([pool.checksum, *labels]).encode()).hexdigest()
+    return Pool(pool.examples[order], starts, tuple(names), ("",) * len(names), checksum, label[order])

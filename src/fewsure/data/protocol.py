@@ -33,8 +33,6 @@ class Data(Protocol):
     """Whether these are a user's own examples, whose splits depend on the user's files."""
     given: ClassVar[bool] = False
     """Whether they were given in Python, so that classes and tasks are named by their positions."""
-    unit: ClassVar[Literal["classes", "tasks"] | None] = None
-    """The units of a split's pool; None where a sampler makes tasks without end."""
     truth_known: ClassVar[bool] = False
     """Whether the facts of a task hold its noise-free function of one variable (`grid`, `truth`); its
     `exact_functions` are known, too."""
@@ -42,6 +40,21 @@ class Data(Protocol):
     """Whether examples are images."""
     inverted: ClassVar[bool] = False
     """Whether pools hold the negatives of image files."""
+
+    @property
+    def unit(self) -> Literal["classes", "tasks"] | None:
+        """The units of a split's pool; None where a sampler makes tasks without end."""
+        return None
+
+    @property
+    def fixed_classes(self) -> bool:
+        """Whether the classes are the same in every task."""
+        return False
+
+    @property
+    def known_classes(self) -> tuple[str, ...]:
+        """The names of fixed classes, in the order of their numbers."""
+        return ()
 
     def __post_init__(self) -> None:
         """Check the options, as a record's are."""

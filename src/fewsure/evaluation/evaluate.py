@@ -118,7 +118,8 @@ def evaluate_in_shards(
 def task_facts(experiment: Experiment) -> dict[str, Any]:
     """The method, and the kind of its tasks, as JSON values."""
     data, model = experiment.data, experiment.model
-    way = {"way": model.outputs} if model.kind == "classification" else {}
+    way: dict[str, Any] = {"way": model.outputs} if model.kind == "classification" else {}
+    way |= {"fixed_classes": list(data.known_classes)} if data.fixed_classes else {}
     grouped = {} if data.grouped_by is None else {"grouped_by": data.grouped_by}
     facts = {"algorithm": experiment.algorithm_name, "data": experiment.data_name, **way, "shot": data.test_shot}
     return facts | grouped

@@ -47,7 +47,7 @@ class Adapted:
     labels: Labels | None
     """The task's classes; none for regression."""
     counts: tuple[int, ...]
-    """Support examples of each class, or of the whole regression task."""
+    """Support examples of each class; of the whole task, where classes are fixed or there are none."""
     state: State
     """The part that it shares with the tasks beside it."""
     noise: Noise
@@ -167,7 +167,7 @@ class Adapted:
             )
         smaller = [shot for shot in shots if shot <= least]
         if not smaller:
-            each = "" if self.labels is None else " of each class"
+            each = "" if len(self.counts) == 1 else " of each class"
             raise FewsureError(
                 f"{run} is certified for {' and '.join(map(str, shots))} examples{each}, but got {least}; run `fewsure "
                 f"certify {run} --shot {least}`, or give more"
@@ -180,14 +180,13 @@ class Adapted:
             raise FewsureError(f"{run} was trained or certified after this task was adapted; load it and adapt again")
         way = None if self.labels is None else len(self.labels.classes)
         # How many query points there are is seen to when there are some.
-        points = calibration.query * (calibration.way or 1)
-        calibration.require_like(way=way, shot=smaller[-1], points=points)
+        calibration.require_like(way=way, shot=smaller[-1], points=calibration.query)
         return (self if own else self._with_fewer(smaller[-1], state)), calibration
 
     def _with_fewer(self, shot: int, state: State) -> "Adapted":
         """The task adapted to so many of its examples (of each class), drawn at random, whatever they are."""
         order = torch.randperm(sum(self.counts), generator=streams.generator(shot, "certify", "examples"))
-        classes = torch.zeros(len(order)) if self.labels is None else self.support.y.cpu()
+        classes = torch.zeros(len(order)) if len(self.counts) == 1 else self.support.y.cpu()
         kept = torch.cat([order[classes[order] == label][:shot] for label in range(len(self.counts))])
         support = Batch(*(part[kept.sort().values.to(part.device)] for part in self.support))
         posterior, counts = self.predictor.adapt(self.model, support, state), (shot,) * len(self.counts)
@@ -238,7 +237,7 @@ def adapt(predictor: Predictor, x: Any, y: Any = None) -> Adapted:
             name = experiment.algorithm_name
             raise FewsureError(f"expected {least} examples or more for {name}, but got {len(inputs)}")
     else:
-        labels, targets = read_labels(y)
+        labels, targets = read_labels(y, experiment.data.known_classes)
         if len(targets) != len(inputs):
             raise FewsureError(
                 f"expected a label for each of {len(inputs)} examples of x, but got {len(targets)} labels"
@@ -248,7 +247,7 @@ def adapt(predictor: Predictor, x: Any, y: Any = None) -> Adapted:
                 f"expected examples of 2 classes or more, but all have the label {labels.classes[0]!r}; there is "
                 "nothing to tell apart"
             )
-        counts = tuple(torch.bincount(targets).tolist())
+        counts = (len(targets),) if experiment.data.fixed_classes else tuple(torch.bincount(targets).tolist())
     _warn_of_other_numbers(predictor, counts)
     model = predictor.model(1 if labels is None else len(labels.classes))
     state = predictor.state(_shot(counts))

@@ -43,11 +43,13 @@ class Labels:
         return [[self.classes[number] for number in row.nonzero().flatten().tolist()] for row in member]
 
 
-def read_labels(y: Any) -> tuple[Labels, Tensor]:
+def read_labels(y: Any, fixed: Sequence[str] = ()) -> tuple[Labels, Tensor]:
     """The classes of some labels, and the number (N,) of each label's class.
 
-    >>> read_labels(["dog", "cat", "dog"])[1]
-    tensor([1, 0, 1])
+    The names of `fixed` classes have the order of their numbers, whether a label has them or not.
+
+    >>> read_labels(["dog", "cat", "dog"])[1], read_labels([1, 1], fixed=["0", "1"])[1]
+    (tensor([1, 0, 1]), tensor([1, 1]))
     """
     values, form = _values(y)
     for row, value in enumerate(values):
@@ -58,7 +60,7 @@ def read_labels(y: Any) -> tuple[Labels, Tensor]:
             )
         if value is None or value != value:
             raise FewsureError(f"expected a label for each example, but label {row} is {value}; leave the example out")
-    classes = _ordered(list(dict.fromkeys(values)))
+    classes = _fixed(values, fixed) if fixed else _ordered(list(dict.fromkeys(values)))
     number = {label: index for index, label in enumerate(classes)}
     return Labels(tuple(classes), form), torch.tensor([number[value] for value in values], dtype=torch.long)
 
@@ -75,6 +77,18 @@ def _values(y: Any) -> tuple[list[Any], Form]:
     if isinstance(y, str) or not isinstance(y, Sequence):
         raise FewsureError(f"expected labels as a list, an array or a tensor, but got {type(y).__name__}")
     return list(y), "list"
+
+
+def _fixed(values: list[Any], names: Sequence[str]) -> list[Any]:
+    """The fixed classes as the labels have them: those that no label has are of the others' type."""
+    seen = {str(value): value for value in values}
+    other = [name for name in seen if name not in names]
+    if other:
+        raise FewsureError(f"expected labels among {', '.join(names)}, as in training, but got {other[0]!r}")
+    kinds = {type(value) for value in values}
+    kind: Any = kinds.pop() if len(kinds) == 1 else str
+    read = (lambda name: name == "True") if kind is bool else kind if kind in (int, float) else str
+    return [seen.get(name, read(name)) for name in names]
 
 
 def _refuse(shape: Sequence[int]) -> list[Any]:

@@ -55,6 +55,7 @@ class Options(TypedDict, total=False):
     first_order: bool
     fit_groups: int
     fit_rows: int
+    fixed_classes: bool
     folder: str
     form: Literal["paper", "log", "kl"]
     frequencies: int

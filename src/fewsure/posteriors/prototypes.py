@@ -6,7 +6,7 @@ from torch.nn import functional
 
 
 def class_means(embedded: Float[Tensor, "N f"], y: Int[Tensor, " N"], way: int) -> Float[Tensor, "C f"]:
-    """The mean of the examples of each of `way` classes (Eq. 1).
+    """The mean of the examples of each of `way` classes (Eq. 1); of all examples, for a class that has none.
 
     >>> import torch
     >>> class_means(torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, 1]), 2)
@@ -14,7 +14,8 @@ def class_means(embedded: Float[Tensor, "N f"], y: Int[Tensor, " N"], way: int) 
             [5.]])
     """
     member = functional.one_hot(y, way).to(embedded.dtype)
-    return member.T @ embedded / member.sum(0).unsqueeze(-1)
+    count = member.sum(0).unsqueeze(-1)
+    return (member.T @ embedded / count.clamp(min=1)).where(count > 0, embedded.mean(0))
 
 
 def prototype_logits(embedded: Float[Tensor, "N f"], means: Float[Tensor, "C f"]) -> Float[Tensor, "N C"]:

@@ -40,6 +40,8 @@ class Column(NamedTuple):
 
 def columns_of(result: Result) -> tuple[Column, ...]:
     """The columns for an evaluation's kind of task; the first names its row."""
+    if "fixed_classes" in result:
+        return _FIXED_CLASSES
     return _CLASSIFICATION if "accuracy" in result else _OWN_REGRESSION if "mae" in result else _REGRESSION
 
 
@@ -133,6 +135,17 @@ def worst_groups(result: Mapping[str, Any]) -> list[Table]:
         for group in groups[:WORST]
     ]
     return [Table(f"the worst of {len(groups):,} groups", headers, rows, right=frozenset({1}))]
+
+
+def class_table(result: Mapping[str, Any]) -> list[Table]:
+    """How well each class is ranked before the others, where the classes are the same in every task."""
+    if "by_class" not in result:
+        return []
+    rows = [
+        (row["class"], *(unit_cell(row[score]) if score in row else ABSENT for score in ("base_rate", "auc", "auprc")))
+        for row in result["by_class"]
+    ]
+    return [Table("", ("class", "share", "AUC ± 95 %", "AUPRC ± 95 %"), rows)]
 
 
 def baseline_results(results: Sequence[Mapping[str, Any]]) -> list[Result]:
@@ -307,3 +320,4 @@ _CLASSIFICATION = (
     *_ERRORS,
     Column("transductive", "transductive", lambda result: "yes" if result["transductive"] else "no"),
 )
+_FIXED_CLASSES = (*_SIZES, *(_share(header) for header in ("accuracy", "NLL", "Brier", "AUC", "AUPRC")), *_ERRORS)

@@ -181,7 +181,7 @@ def by_shot_drawing(name: str, title: str, result: Mapping[str, Any], lines: Seq
         for shot, value, half in line.points:
             drawing.mark(axes, shot, value, line.owner, f"{line.label}: {shot} known, {value:.4g} ± {half:.2g}")
             drawing.record(method=line.label, examples=shot, score=value, ci95=half)
-    each = "" if "mae" in result else " of each class"
+    each = "" if "mae" in result or "fixed_classes" in result else " of each class"
     unit = " (unit of the target)" if "mae" in result else ""
     axes.set(title=f"{TASKS} unseen tasks each", xlabel=f"known examples{each}", ylabel=f"{score}{unit}")
     axes.set_ylim(bottom=0)

@@ -110,7 +110,7 @@ def _predictions(
             experiment = calibrated(run.run, device_of(meta))
             if experiment.data.truth_known:  # of one variable
                 predicted.append((run.style, predict_unseen(experiment, meta, tasks=DRAWN_TASKS, seed=seed)))
-            elif experiment.data.pictures:
+            elif experiment.data.pictures and not experiment.data.fixed_classes:
                 classified.append((run.style, predict_unseen_images(experiment, meta, seed=seed)))
     drawings = predictions_drawings(name, title, predicted)
     return drawings + (gallery_drawings(name, title, classified) if classified else [])

@@ -86,7 +86,11 @@ def setting(result: Mapping[str, Any]) -> str:
 
     >>> setting({"data": "omniglot", "way": 5, "shot": 1}), setting({"data": "sine-line", "shot": 5})
     ('omniglot, 5-way 1-shot', 'sine-line, 5-shot')
+    >>> setting({"data": "images", "way": 2, "fixed_classes": ["defect", "ok"], "shot": 5})
+    'images, defect or ok, 5 known'
     """
+    if "fixed_classes" in result:
+        return f"{result['data']}, {' or '.join(result['fixed_classes'])}, {result['shot']} known"
     way = f"{result['way']}-way " if "way" in result else ""
     return f"{result['data']}, {way}{result['shot']}-shot"
 

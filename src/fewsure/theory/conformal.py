@@ -38,7 +38,7 @@ from fewsure.core.files import write_atomically
 from fewsure.errors import FewsureError, require
 from fewsure.theory.concentration import require_share
 
-FORMAT = 3
+FORMAT = 4
 DRAWS = "draws/"
 """How the names of the predictor's random numbers begin in a file."""
 ROUNDING = 2.0**-20
@@ -125,9 +125,9 @@ class Calibration:
     way: int | None
     """Classes of a task; None for regression."""
     shot: int
-    """Labelled examples per class, or per regression task."""
+    """Labelled examples per class; per task, where classes are fixed or there are none."""
     query: int
-    """Query points per class, or per regression task, that are predicted together: a transductive run sees them all."""
+    """Query points that are predicted together: a transductive run sees them all."""
     transductive: bool
     environment: str
     """Where the tasks came from, in words."""
@@ -161,9 +161,8 @@ class Calibration:
         require(way == self.way, "way", f"{self.way}, as in the calibration tasks", way)
         require(shot == self.shot, "shot", f"{self.shot}, as in the calibration tasks", shot)
         if self.transductive:
-            together = self.query * (self.way or 1)
-            reason = f"{together} query points, as in the calibration tasks, since they are predicted together"
-            require(points == together, "x", reason, points)
+            reason = f"{self.query} query points, as in the calibration tasks, since they are predicted together"
+            require(points == self.query, "x", reason, points)
 
 
 def conformal_threshold(scores: Float[Tensor, " P"], sizes: Int[Tensor, " K"], alpha: float) -> float:

@@ -16,6 +16,8 @@ TASKS = 50
 """Tasks of each number of known examples."""
 SHOTS = (1, 5)
 """Known examples of each class: how many a user will have is not known yet."""
+ROWS, KNOWN = 50, (2, 5, 16)
+"""The most examples of a task whose classes are fixed, and how many of them are known."""
 
 
 def fit_to_tasks(
@@ -27,10 +29,10 @@ def fit_to_tasks(
     generator: torch.Generator,
 ) -> Parts:
     """Meta-parameters whose parts `learned`, which are logarithms, minimise the loss on tasks of training classes."""
-    sets = tasks_of_classes(model.outputs, groups, generator)
+    sets = whole_tasks(groups, generator) if model.fixed_classes else tasks_of_classes(model.outputs, groups, generator)
+    own = model if model.fixed_classes else model._replace(outputs=min(model.outputs, len(groups)))
 
     def loss_of(task: Task, parts: Parts) -> Tensor:
-        own = model._replace(outputs=min(model.outputs, len(groups)))
         return algorithm.loss(parts, own, task, {}, Stage(torch.tensor(0), TASKS, 0))[0]
 
     def loss(logarithms: Parts) -> Tensor:
@@ -62,3 +64,18 @@ def tasks_of_classes(way: int, groups: Sequence[Batch], generator: torch.Generat
         return Task(part(x[:, :shot]), part(x[:, shot:]))
 
     return [stack_components([task(shot) for _ in range(TASKS)]) for shot in SHOTS if shot < each]
+
+
+def whole_tasks(groups: Sequence[Batch], generator: torch.Generator) -> list[Task]:
+    """Training tasks with fixed classes for each number of known examples, drawn as they come, stacked."""
+    place, sizes = generator.device, torch.tensor([float(len(group.x)) for group in groups])
+    each = min(ROWS, int(sizes.quantile(0.25, interpolation="lower")))
+    large = [number for number, size in enumerate(sizes.tolist()) if size >= each]
+
+    def task(shot: int) -> Task:
+        group = groups[large[int(torch.randint(len(large), (), generator=generator, device=place))]]
+        rows = torch.randperm(len(group.x), generator=generator, device=place)[:each]
+        known, asked = rows[:shot], rows[shot:]
+        return Task(Batch(group.x[known], group.y[known]), Batch(group.x[asked], group.y[asked]))
+
+    return [stack_components([task(shot) for _ in range(TASKS)]) for shot in KNOWN if shot < each]

@@ -19,9 +19,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from fewsure.algorithms.parts.sets import linear, linear_init, named, normal_init, normalised
+from fewsure.algorithms.parts.shares import log_shares, shares_init, with_shares
 from fewsure.core.vectorise import for_each
 from fewsure.errors import require
 from fewsure.networks.losses import gaussian_log_likelihood
+from fewsure.posteriors.prototypes import class_means
 from fewsure.types import Algorithm, Batch, Draw, Info, Mixture, Model, Noise, Params, Parts, Stage, Task
 
 RANGE = math.sqrt(3)
@@ -90,7 +92,8 @@ class InContext(Algorithm):
         entry = named("first", linear_init(entries, width, generator))
         entry |= named("second", linear_init(width, width, generator))
         head = named("last", normal_init(width)) | named("head", head)
-        return images | {"entry": entry} | self.body_init(model, generator) | {"head": head}
+        shares = {} if values else shares_init(model)
+        return images | {"entry": entry} | self.body_init(model, generator) | {"head": head} | shares
 
     def prediction_noise(self, model: Model, samples: int, support: int) -> Mapping[str, Draw]:
         if not self.imagined or model.kind == "classification":
@@ -108,8 +111,8 @@ class InContext(Algorithm):
         tokens = self._tokens(meta, model, support.x, None)
         member = functional.one_hot(support.y, model.outputs).to(tokens.dtype)
         memory, tokens = self.read(meta, tokens, member @ member.T)
-        means = member.T @ self._ends(meta, tokens) / member.sum(0).unsqueeze(-1)
-        return meta | {"memory": memory, "classes": {"mean": means}}
+        means = class_means(self._ends(meta, tokens), support.y, model.outputs)
+        return meta | {"memory": memory, "classes": {"mean": means} | log_shares(meta, support.y, model.outputs)}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         posterior, (x, y) = self.adapt(meta, model, task.support, noise), task.query
@@ -127,7 +130,7 @@ class InContext(Algorithm):
         if model.kind == "classification":
             ends = self._answers(posterior, model, x)
             distances = (ends.unsqueeze(1) - posterior["classes"]["mean"]).square().mean(-1)
-            return -distances.unsqueeze(0)
+            return with_shares(-distances, posterior["classes"]).unsqueeze(0)
         if not self.imagined:
             return self._mean(posterior, model, x).unsqueeze(0)
 

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from torch import Tensor
 
 from fewsure.core.files import write_atomically
-from fewsure.data.pools import SPLITS, Pool, Split, pool_of_rows
+from fewsure.data.pools import SPLITS, Pool, Split, in_group, pool_of_rows
 from fewsure.errors import FewsureError, require
 
 KINDS = (".npz", ".safetensors")
@@ -38,12 +38,12 @@ def write_features(folder: Path, split: Split, features: Tensor, pool: Pool) -> 
     return path
 
 
-def load_features(folder: Path, split: Split) -> Pool:
+def load_features(folder: Path, split: Split, *, grouped: bool = False) -> Pool:
     """The pool of `folder/SPLIT.npz` or `folder/SPLIT.safetensors`.
 
     The file holds `features` (N, D), floats without NaN or infinity, and `labels` (N,), whole numbers or, in an npz
     file, strings. `groups` (N,), the groups of the rows' classes, are optional. Rows may come in any order: they are
-    sorted by class, and keep their order within it.
+    sorted by class, and keep their order within it. Where rows are `grouped`, each group has classes of its own.
     """
     path = features_file(folder, split)
     arrays = _read(path)
@@ -62,7 +62,10 @@ def load_features(folder: Path, split: Split) -> Pool:
                 f"expected `{name}` of {path} to be whole numbers or strings of shape ({len(features)},), "
                 f"one for each row of features, but got {_described(array)}"
             )
-    return pool_of_rows(path, features.astype(np.float32), labels.astype(str), groups.astype(str))
+    names, owners = labels.astype(str), groups.astype(str)
+    if grouped and (owners != "").all():
+        names = np.array([in_group(*pair) for pair in zip(owners.tolist(), names.tolist(), strict=True)])
+    return pool_of_rows(path, features.astype(np.float32), names, owners)
 
 
 def feature_splits(folder: Path) -> list[Split]:

@@ -84,8 +84,9 @@ def regression_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **
 def classification_tasks(tasks: Iterable[tuple[Any, Any]], *, limit: int = LIMIT, **options: Any) -> GivenClasses:
     """Classification data from an iterable of tasks, each a pair of examples x (n, D) or (n, C, H, W) and labels (n,).
 
-    Labels mean something within their task alone. Where they are not among the options, every task has enough classes
-    for `way`. Every class has enough examples for `shot` and `query`, up to 1-10 and 15.
+    Labels mean something within their task alone, unless there is `fixed_classes=True`. Where they are not among the
+    options, every task has enough classes for `way`. Every class has enough examples for `shot` and `query`, up to 1-10
+    and 15; most tasks have, where classes are fixed.
     """
     options = _checked(GivenClasses, options)
     gathered, columns = _gather(tasks, limit)
@@ -134,7 +135,8 @@ def own_tasks(data: Any, **options: Any) -> GivenRegression | GivenClasses:
 
 def data_of_rows(rows: Rows, options: Mapping[str, Any]) -> GivenRegression | GivenClasses:
     """The data of rows, whose `shot`, `query` and `way` are those of the options, or else as large as rows allow."""
-    counts = np.unique(rows.unit, return_counts=True)[1]
+    fixed = bool(options.get("fixed_classes", False))
+    counts = np.unique(rows.held_out if fixed else rows.unit, return_counts=True)[1]
     if rows.y.dtype.kind == "f":
         typical = int(np.quantile(counts, 0.25))
         shot = options.get("shot", _shots_of(typical))
@@ -143,9 +145,10 @@ def data_of_rows(rows: Rows, options: Mapping[str, Any]) -> GivenRegression | Gi
         )
     if rows.x.ndim not in (2, 4):
         raise FewsureError(f"expected examples of shape (N, D) or (N, C, H, W), but got {rows.x.shape}")
-    way, smallest = _way(rows, options.get("shares", SHARES)), int(counts.min())
-    shot = options.get("shot", _shots_of(smallest))
-    sizes = {"way": way, "shot": shot, "query": min(15, max(1, smallest - ends(shot)[1]))}
+    enough = int(np.quantile(counts, 0.25)) if fixed else int(counts.min())
+    shot = options.get("shot", _shots_of(enough))
+    sizes: dict[str, Any] = {"shot": shot, "query": min(15, max(1, enough - ends(shot)[1]))}
+    sizes |= {} if fixed else {"way": _way(rows, options.get("shares", SHARES))}
     kind = GivenImages if rows.x.ndim == 4 else GivenClasses
     return kind(**(sizes | dict(options)), source=rows)
 

@@ -1,5 +1,7 @@
 """How images look without their shapes: histograms of colours, on which plain methods show what shapes are worth."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,16 +18,20 @@ BINS = 16
 def colour_histograms(data: Data) -> GivenClasses:
     """The tasks of a user's images with the same classes and examples, as histograms of their colours."""
     pools = {split: data.pool(split) for split in SPLITS}
-    labels = [np.repeat(np.array(pool.classes), pool.counts.numpy()) for pool in pools.values()]
+    units = [np.repeat(np.array(pool.classes), pool.counts.numpy()) for pool in pools.values()]
+    names = np.array(data.known_classes)
+    labels = [names[pool.labels.numpy()] for pool in pools.values() if pool.labels is not None]
     rows = Rows(
         np.concatenate([histograms(pool.examples).numpy() for pool in pools.values()]),
-        np.concatenate(labels),
-        None,
-        np.repeat(np.array(SPLITS), list(map(len, labels))),
+        np.concatenate(labels or units),
+        np.concatenate(units) if labels else None,
+        np.repeat(np.array(SPLITS), list(map(len, units))),
         (),
         "colour histograms",
     )
-    return GivenClasses(way=data.outputs, shot=data.shot, query=data.query, softmax_temperature=None, source=rows)
+    sizes: Any = {"shot": data.shot, "query": data.query, "softmax_temperature": None}
+    sizes |= {"fixed_classes": True} if data.fixed_classes else {"way": data.outputs}
+    return GivenClasses(**sizes, source=rows)
 
 
 def histograms(images: Tensor) -> Tensor:

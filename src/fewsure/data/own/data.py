@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from fewsure.core.config import LEARNED, Range, ends
-from fewsure.data.classification import Classification
 from fewsure.data.episodes import RowTasks
+from fewsure.data.fixed_classes import MayFixClasses
 from fewsure.data.memory import forget, remembered
 from fewsure.data.own.doubts import doubts_about_rows, doubts_about_splits
 from fewsure.data.own.rows import SHARES, Rows, Shares, require_shares, row_parts
@@ -156,12 +156,12 @@ class OwnRegression(OwnRows, Regression):
 
 
 @dataclass(frozen=True)
-class OwnClassification(OwnRows, Classification):
+class OwnClassification(OwnRows, MayFixClasses):
     """Tasks whose classes are those of a user's own rows. Inputs are scaled as the training classes' rows say.
 
     Where rows belong to tasks, a class belongs to one task. All classes of a task meet there, and whole tasks are held
     out. Elsewhere any classes may meet, and classes are held out. A class with fewer than shot + query examples is
-    left out.
+    left out, or such a task where classes are fixed.
     """
 
     shot: Range = SHOTS
@@ -181,7 +181,14 @@ class OwnClassification(OwnRows, Classification):
 
     @property
     def draws_within_group(self) -> bool:
-        return self.within_group or any(super().pool("train").groups)
+        return not self.fixed_classes and (self.within_group or any(self.class_pool("train").groups))
+
+    def prepared(self) -> Self:
+        found: Self = OwnRows.prepared(self)
+        return found.with_class_names()
+
+    def class_pool(self, split: Split) -> Pool:
+        return OwnRows.pool(self, split)
 
     def pool(self, split: Split) -> Pool:
-        return self.large_enough(super().pool(split), split)
+        return self.large_enough(MayFixClasses.pool(self, split), split)

@@ -14,16 +14,18 @@ from fewsure.core.config import Range
 from fewsure.core.places import data_root
 from fewsure.data.classification import ImageSet
 from fewsure.data.description import DataSet, Item
+from fewsure.data.fixed_classes import MayFixClasses
 from fewsure.data.io.images import KINDS, decode, is_image
 from fewsure.data.memory import forget
 from fewsure.data.own.data import SHOTS, doubts_about_tasks, possible_shots
 from fewsure.data.own.rows import ALIASES, SHARES, Shares, require_shares, split_by_name
-from fewsure.data.pools import SPLITS, Pool, Split
+from fewsure.data.pools import SPLITS, Pool, Split, in_group
 from fewsure.errors import FewsureError, require
 from fewsure.networks.conv4 import Conv4Options, Norm
 
 PLACEMENT = f"class folders of {KINDS} images, CLASS/NAME.jpg, if need be in train, validation and test"
-READER = 2
+GROUP_PLACEMENT = PLACEMENT.replace("CLASS/", "GROUP/CLASS/")
+READER = 3
 """Raised whenever a change to the reader changes what it gives, so that caches are made anew."""
 UNREADABLE = 0.05
 """The share of images that may be unreadable: they are left out and counted."""
@@ -33,10 +35,11 @@ LARGEST = 1024
 
 
 @dataclass(frozen=True)
-class Images(ImageSet):
+class Images(MayFixClasses, ImageSet):
     """A folder of class folders of images of any size, or such folders in train, validation and test.
 
-    A class with fewer than shot + query images is left out.
+    A class with fewer than shot + query images is left out. Fixed classes are folders in each folder of a group,
+    GROUP/CLASS/NAME.jpg.
     """
 
     shot: Range = SHOTS
@@ -62,10 +65,12 @@ class Images(ImageSet):
         least, most = Conv4Options.SMALLEST, LARGEST
         require(least <= self.image_size <= most, "image_size", f"from {least} to {most} pixels", self.image_size)
         require_shares(self.shares)
+        turns = self.fixed_classes and self.train_turn
+        require(not turns, "train_turn", "left out where classes are fixed", self.train_turn)
 
     @property
     def grouped_by(self) -> str:
-        return "classes"
+        return "groups" if self.fixed_classes else "classes"
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -73,13 +78,16 @@ class Images(ImageSet):
 
     def prepared(self) -> Self:
         forget()
-        return replace(self, shot=possible_shots(self))
+        return replace(self, shot=possible_shots(self)).with_class_names()
+
+    def class_pool(self, split: Split) -> Pool:
+        return ImageSet.pool(self, split)
 
     def pool(self, split: Split) -> Pool:
-        return self.large_enough(super().pool(split), split)
+        return self.large_enough(MayFixClasses.pool(self, split), split)
 
     def doubts(self) -> list[str]:
-        _, others = find_images(self.data_set.folder)
+        _, others = find_images(self.data_set.folder, grouped=self.fixed_classes)
         named = f", for instance {others[0].name}" if others else ""
         left_out = f"{len(others)} files are no {KINDS} file in a class folder, and are left out{named}"
         return [*([left_out] if others else []), *doubts_about_tasks(self)]
@@ -92,13 +100,13 @@ class Images(ImageSet):
         if not place.is_dir():
             there = "is not there" if here.is_absolute() else f"is neither here nor in {data_root()}"
             raise FewsureError(f"expected `folder` to be a folder of class folders of images, but {here} {there}")
-        key = repr((str(place), self.shape, self.shares, READER))
+        key = repr((str(place), self.shape, self.shares, self.fixed_classes, READER))
         return DataSet(
             name=f"{self.name}-{'x'.join(map(str, self.shape))}",  # each size has a cache of its own
             title="images of your own",
             shape=self.shape,
-            placement=PLACEMENT,
-            files=lambda folder, split: [found.path for found in _found(folder, split, self.shares)],
+            placement=GROUP_PLACEMENT if self.fixed_classes else PLACEMENT,
+            files=lambda folder, split: [found.path for found in self._found(folder, split)],
             read=self._read,
             version=int(hashlib.sha256(key.encode()).hexdigest()[:8], 16),
             place=place,
@@ -107,9 +115,13 @@ class Images(ImageSet):
 
     def _read(self, folder: Path, split: Split, stack: ExitStack) -> list[Item]:
         return [
-            Item(found.label, "", found.path.name, partial(load_image, found.path, self.shape))
-            for found in _found(folder, split, self.shares)
+            Item(found.name, found.group, found.path.name, partial(load_image, found.path, self.shape))
+            for found in self._found(folder, split)
         ]
+
+    def _found(self, folder: Path, split: Split) -> list["Found"]:
+        images, _ = find_images(folder, grouped=self.fixed_classes)
+        return image_splits(images, self.shares, str(folder))[split] if images else []
 
 
 @dataclass(frozen=True)
@@ -126,10 +138,22 @@ class Found(NamedTuple):
     label: str
     split: Split | None
     """Where the folder says it."""
+    group: str = ""
+    """The folder of the class's folder, where classes are fixed."""
+
+    @property
+    def unit(self) -> str:
+        """What is held out as a whole: its group, or else its class."""
+        return self.group or self.label
+
+    @property
+    def name(self) -> str:
+        """The name of its class, of its group alone where it has one."""
+        return in_group(self.group, self.label) if self.group else self.label
 
 
-def find_images(folder: Path) -> tuple[list[Found], list[Path]]:
-    """The images of a folder, in order, and its other files."""
+def find_images(folder: Path, *, grouped: bool = False) -> tuple[list[Found], list[Path]]:
+    """The images of a folder of class folders, or of folders of groups with class folders, and its other files."""
     tops = {path.name for path in folder.iterdir() if path.is_dir()} & set(ALIASES) if folder.is_dir() else set()
     divided = sorted(ALIASES[name] for name in tops) == sorted(SPLITS)
     images, others = [], []
@@ -139,8 +163,8 @@ def find_images(folder: Path) -> tuple[list[Found], list[Path]]:
             continue
         split = ALIASES.get(parts[0]) if divided else None
         inner = parts[1:] if split else parts
-        if is_image(path.name) and len(inner) == 2:
-            images.append(Found(path, inner[0], split))
+        if is_image(path.name) and len(inner) == 2 + grouped:
+            images.append(Found(path, inner[-2], split, inner[0] if grouped else ""))
         else:
             others.append(path)
     return images, others
@@ -149,22 +173,18 @@ def find_images(folder: Path) -> tuple[list[Found], list[Path]]:
 def image_splits(images: list[Found], shares: Shares, where: str) -> dict[Split, list[Found]]:
     """The images of each split: by the folder, or by the rule for the names of classes."""
     by_folder: dict[str, Split] = {}
+    one, many = ("group", "groups") if any(found.group for found in images) else ("class", "classes")
     for found in images:
-        if found.split and by_folder.setdefault(found.label, found.split) != found.split:
-            first, second = sorted((by_folder[found.label], found.split))
+        if found.split and by_folder.setdefault(found.unit, found.split) != found.split:
+            first, second = sorted((by_folder[found.unit], found.split))
             raise FewsureError(
-                f"{where}: few-shot learning is tested on classes that it was not trained on, but class "
-                f"{found.label!r} is in {first} and {second}; put all class folders side by side, and the rule divides "
+                f"{where}: few-shot learning is tested on {many} that it was not trained on, but {one} "
+                f"{found.unit!r} is in {first} and {second}; put all {one} folders side by side, and the rule divides "
                 "them"
             )
-    names = sorted({found.label for found in images})
-    rule = by_folder if all(found.split for found in images) else split_by_name(names, shares, "classes", where)
-    return {split: [found for found in images if rule[found.label] == split] for split in SPLITS}
-
-
-def _found(folder: Path, split: Split, shares: Shares) -> list[Found]:
-    images, _ = find_images(folder)
-    return image_splits(images, shares, str(folder))[split] if images else []
+    names = sorted({found.unit for found in images})
+    rule = by_folder if all(found.split for found in images) else split_by_name(names, shares, many, where)
+    return {split: [found for found in images if rule[found.unit] == split] for split in SPLITS}
 
 
 def load_image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:

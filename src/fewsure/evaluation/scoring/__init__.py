@@ -12,7 +12,7 @@ def scorer(experiment: Experiment) -> Scorer:
     """The one for an experiment's kind of task."""
     data = experiment.data
     if data.kind == "classification":
-        return ClassificationScorer(temperature_of(experiment))
+        return ClassificationScorer(temperature_of(experiment), data.known_classes)
     if data.truth_known:
         return RegressionScorer(data.noise_std or 0.0)
     return ObservedScorer(data.scaled_noise_std, data.fitted_scale.y_std)
