@@ -103,6 +103,37 @@ def test_without_spread_and_kl_it_is_one_head_with_the_cross_entropy_of_its_pred
 
 
 @pytest.mark.usefixtures("float64")
+def test_without_spread_and_kl_a_refinement_can_be_a_gradient_step_which_is_cavia() -> None:
+    """Biases keep the encoder's layers where they are linear; the context parameters start alike for all classes."""
+    method, model, task = small(kl_weight=0.0, encoder_width=12), model_of(), one(batches(1))
+    meta = method.init(model, streams.generator(0, "init"))
+    rows, start, rate, far = meta["head"]["rows"], torch.tensor([0.5, -1.0, 0.2]), torch.tensor([2.0, 1.0, 3.0]), 1e5
+    rows[:, -1] = 0.0  # a head without biases
+    for name in ("encoder", "refinement0"):
+        meta[name] = {key: torch.zeros_like(value) for key, value in meta[name].items()}
+        meta[name]["last.scale"] += 1.0
+    meta["encoder"]["head.bias"][:3] = start
+    step = meta["refinement0"]
+    step["entry.bias"] += 30.0  # GELU is linear there
+    step["entry.weight"][:5, :3], step["second.weight"][:3, :3] = rows[:, :-1].T * rate, torch.eye(3)
+    step["second.weight"][:3, 3:6] = -torch.eye(3)
+    # Numbers that are far larger than what passes keep the norm linear.
+    step["second.bias"][:8] = torch.tensor([-30.0] * 3 + [30.0] * 3 + [far, -far])
+    step["head.weight"][:3, :3] = torch.eye(3) * far * (2 / 12) ** 0.5
+
+    network = model.network.with_outputs(5)
+    known, unknown = (torch.nn.functional.layer_norm(network(meta["embedding"], part.x), (5,)) for part in task[:2])
+    context = start.expand(WAY, 3).clone().requires_grad_()
+    likelihood = -torch.nn.functional.cross_entropy(known @ (context @ rows[:, :-1]).T, task.support.y) * WAY
+    adapted = context + rate * torch.autograd.grad(likelihood, context)[0]
+    found = method.adapt(meta, model, task.support, {})["latent"]["mean"]
+    torch.testing.assert_close(found, adapted, rtol=1e-6, atol=1e-6)
+    loss, _ = method.loss(meta, model, task, {"z": torch.zeros(3, WAY, 3)}, Stage(torch.tensor(0), 1))
+    expected = torch.nn.functional.cross_entropy(unknown @ (adapted @ rows[:, :-1]).T, task.query.y)
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.usefixtures("float64")
 def test_the_loss_is_the_mixtures_likelihood_and_the_kl_of_all_classes() -> None:
     method, model, task = small(kl_weight=0.5), model_of(), one(batches(1))
     meta = method.init(model, streams.generator(0, "init"))

@@ -20,23 +20,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fewsure.algorithms.linear import mean_or_mixed
 from fewsure.algorithms.parts.cutting import cut
-from fewsure.algorithms.parts.sets import Attention, linear, linear_init, named, normal_init, normalised
+from fewsure.algorithms.parts.sets import Reader
 from fewsure.core.vectorise import for_each
 from fewsure.errors import require
 from fewsure.posteriors.decoders import START_LOG_STD, Decoder, HeadDecoder, NetworkDecoder
 from fewsure.posteriors.latent import Latent, WeightGenerator, bounded
 from fewsure.posteriors.prototypes import class_means, prototype_logits
 from fewsure.theory.pac_bayes import theorem_1
-from fewsure.types import Algorithm, Batch, Draw, Info, Mixture, Model, Noise, NoiseSpec, Params, Parts, Stage, Task
+from fewsure.types import Algorithm, Batch, Draw, Info, Mixture, Model, Noise, NoiseSpec, Parts, Stage, Task
 
 ROUNDING = 1e-6
 """The share by which a weight of the KL may leave the range of the training."""
@@ -124,19 +122,13 @@ class SimpaLatent(Algorithm):
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
         decoder = self._decoder(model)
-        members, missed = decoder.sees
-        start = (0.0, 0.0) if self.mixed_model else (START_LOG_STD, 0.3)
-        encoder = self._reader_init(members + self._told, self.encoder_layers, generator, *start)
-        return (
-            {"encoder": encoder}
-            | decoder.init(generator)
-            | {
-                f"refinement{number}": self._reader_init(
-                    missed + 2 * self.latent, 1, generator, 0.0, 0.0 if self.mixed_model else 0.1
-                )
-                for number in range(self.refinements)
-            }
-        )
+        encoder, *refinements = self._readers(decoder)
+        log_std, spread, step = (0.0, 0.0, 0.0) if self.mixed_model else (START_LOG_STD, 0.3, 0.1)
+        parts = {"encoder": encoder.init(generator, spread)} | decoder.init(generator)
+        parts["encoder"]["head.bias"][self.latent :] = log_std
+        return parts | {
+            f"refinement{number}": reader.init(generator, step) for number, reader in enumerate(refinements)
+        }
 
     def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
         if not self.mixed_model:
@@ -230,6 +222,12 @@ class SimpaLatent(Algorithm):
         family = WeightGenerator(model.network.with_outputs(2), self.latent, self.generator_hidden)
         return NetworkDecoder(family, self.input_scale, self.target_scale, self.noise_floor, self.mixed_model)
 
+    def _readers(self, decoder: Decoder) -> list[Reader]:
+        """The encoder, and one for each refinement."""
+        (members, missed), found = decoder.sees, 2 * self.latent
+        encoder = Reader(members + self._told, found, self.encoder_width, self.encoder_layers)
+        return [encoder, *[Reader(missed + found, found, self.encoder_width, 1)] * self.refinements]
+
     def _loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         """The loss of a task whose inputs are embedded."""
         decoder, (support, query, _) = self._decoder(model), task
@@ -264,39 +262,13 @@ class SimpaLatent(Algorithm):
         look = decoder.members(meta, support)
         if self._told:
             look = torch.cat([look, (0.5 * kl_weight.log() + 2.5).expand(len(look), 1)], -1)
-        members, change = self._read(meta["encoder"], look, None)
+        encoder, *refinements = self._readers(decoder)
+        members, change = encoder(meta["encoder"], look)
         state, first = decoder.collected(change), decoder.first(meta, support)
         state = state if first is None else state + first
-        for number in range(self.refinements):
+        for number, reader in enumerate(refinements):
             missed = decoder.missed(meta, support, bounded(*state.chunk(2, -1)).mean)
             look = torch.cat([missed, state.expand(len(missed), -1)], -1)
-            members, change = self._read(meta[f"refinement{number}"], look, members)
+            members, change = reader(meta[f"refinement{number}"], look, members)
             state = state + decoder.collected(change)
         return bounded(*state.chunk(2, -1))
-
-    def _reader_init(
-        self, entries: int, layers: int, generator: torch.Generator, log_std: float, scale: float
-    ) -> Params:
-        """Initial weights of a part of the encoder, which reads `entries` numbers of each example."""
-        width = self.encoder_width
-        head = linear_init(width, 2 * self.latent, generator, scale)
-        head["bias"][self.latent :] = log_std
-        parts = {
-            "entry": linear_init(entries, width, generator),
-            "second": linear_init(width, width, generator),
-            "last": normal_init(width),
-            "head": head,
-        } | {f"layer{number}": Attention(width).init(generator) for number in range(layers)}
-        return {key: value for name, params in parts.items() for key, value in named(name, params).items()}
-
-    def _read(self, params: Params, entries: Tensor, members: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(the members after attention, what (μ, ln σ) is to change by as each of them has it)."""
-        hidden = linear(functional.gelu(linear(entries, params, "entry")), params, "second")
-        members = hidden if members is None else members + hidden
-        for number in count():
-            name = f"layer{number}."
-            own = {key.removeprefix(name): value for key, value in params.items() if key.startswith(name)}
-            if not own:
-                break
-            members = Attention(self.encoder_width)(own, members)
-        return members, linear(normalised(members, params, "last"), params, "head")

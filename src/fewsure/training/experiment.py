@@ -103,7 +103,7 @@ class Experiment:
         )
         for option, least, size in sizes:
             require(size >= least, option, f"at least {least} for {name}", size)
-        _require_kind(name, self.data_name, data.kind)
+        _require_kind(name, algorithm.kinds, self.data_name, data.kind)
         if not algorithm.any_way and data.training_outputs != self.data.outputs:
             raise FewsureError(
                 f"{self.algorithm_name} ends in one output per class, so expected `train_way` to equal `way`, but got "
@@ -112,7 +112,8 @@ class Experiment:
 
     @property
     def algorithm_name(self) -> str:
-        return next(name for name, kind in ALGORITHMS.items() if type(self.algorithm) is kind)
+        kind = type(self.algorithm)
+        return next((name for name, known in ALGORITHMS.items() if kind is known), kind.__name__)
 
     @property
     def data_name(self) -> str:
@@ -203,7 +204,7 @@ def load_preset(name: str, algorithm: str, data: str) -> Experiment:
     """
     require_known("algorithm", algorithm, list(ALGORITHMS))
     require_known("data", data, list(DATA))
-    _require_kind(algorithm, data, DATA[data].data.kind)
+    _require_kind(algorithm, ALGORITHMS[algorithm].kinds, data, DATA[data].data.kind)
     require_known("preset", name, preset_names(data))
     layers = _preset_layers(name, data)
     methods = [method for layer in layers for method in layer if method in ALGORITHMS]
@@ -245,8 +246,7 @@ def takes_any_way() -> str:
     return ", ".join(name for name, kind in ALGORITHMS.items() if kind.any_way)
 
 
-def _require_kind(algorithm: str, data: str, kind: Kind) -> None:
-    kinds = ALGORITHMS[algorithm].kinds
+def _require_kind(algorithm: str, kinds: frozenset[Kind], data: str, kind: Kind) -> None:
     if kind not in kinds:
         raise FewsureError(
             f"{algorithm} solves {' and '.join(sorted(kinds))} alone, but {data} is {kind}; choose another method, or "

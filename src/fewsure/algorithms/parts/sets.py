@@ -95,3 +95,33 @@ class Attention:
         asked = linear(normalised(members, params, "before"), own, "queries")
         parts = asked.reshape(*asked.shape[:-1], -1, self.heads, self.width // self.heads)
         return parts.permute(1, 2, 0, 3)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Attention over the members of a set, from `entries` numbers of each to `found` numbers of each."""
+
+    entries: int
+    found: int
+    width: int
+    layers: int
+
+    def init(self, generator: torch.Generator, scale: float) -> Params:
+        """Draw initial weights; `scale` is that of the last layer."""
+        parts = {
+            "head": linear_init(self.width, self.found, generator, scale),
+            "entry": linear_init(self.entries, self.width, generator),
+            "second": linear_init(self.width, self.width, generator),
+            "last": normal_init(self.width),
+        } | {f"layer{number}": Attention(self.width).init(generator) for number in range(self.layers)}
+        return {key: value for name, params in parts.items() for key, value in named(name, params).items()}
+
+    def __call__(self, params: Params, entries: Tensor, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(the members after attention, what is found at each). `members` are those of an earlier reader, if any."""
+        hidden = linear(functional.gelu(linear(entries, params, "entry")), params, "second")
+        members = hidden if members is None else members + hidden
+        for number in range(self.layers):
+            name = f"layer{number}."
+            own = {key.removeprefix(name): value for key, value in params.items() if key.startswith(name)}
+            members = Attention(self.width)(own, members)
+        return members, linear(normalised(members, params, "last"), params, "head")
