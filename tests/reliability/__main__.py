@@ -3,9 +3,10 @@
 import argparse
 import json
 import time
+from subprocess import Popen
 
-from . import faults, fuzz, ranks
-from .soak import soak
+from . import faults, ranks
+from .soak import fuzz, soak
 
 PARTS = {
     "kills": faults.kills,
@@ -14,9 +15,10 @@ PARTS = {
     "power_cuts": faults.power_cuts,
     "float64": ranks.equality,
     "float32": lambda: ranks.equality(double=False),
-    "killed": ranks.killed_rank,
-    "terminated_job": ranks.terminated_job,
-    "fuzz": lambda: fuzz.fuzz(120_000),
+    "killed": lambda: ranks.broken_job(ranks.kill_second),
+    "restarted": lambda: ranks.broken_job(ranks.kill_second, 300, "--max-restarts=1"),
+    "terminated_job": lambda: ranks.broken_job(Popen.terminate),
+    "fuzz": fuzz,
     "soak": soak,
 }
 

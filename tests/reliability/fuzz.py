@@ -1,4 +1,4 @@
-"""Bad input: every reader on files that were changed at random. It reads them or raises FewsureError; nothing else.
+"""Bad input: every reader of files that may come from others. It reads a file or raises FewsureError; nothing else.
 
 While a reader is at work, no file outside its folder may be opened for writing, nothing may be run or connected to,
 and memory is limited, so that a small file cannot claim a large amount of it.
@@ -6,21 +6,15 @@ and memory is limited, so that a small file cannot claim a large amount of it.
 
 import io
 import json
-import math
 import os
 import pickle
-import random
 import resource
 import shutil
-import subprocess
 import sys
 import tarfile
-import tempfile
-import time
 import zipfile
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,29 +82,6 @@ class Reader(NamedTuple):
     seeds: list[bytes]
 
 
-def fuzz(inputs: int, seed: int = 0) -> dict[str, Any]:
-    """Give so many inputs to all readers together, in this process; what came of them."""
-    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as place:
-        readers = all_readers(Path(place))
-        before = limit_memory()
-        began = time.perf_counter()
-        results: dict[str, Counter[str]] = {}
-        with watched(Path(place)) as outside:
-            for name, reader in readers.items():
-                chance = random.Random(f"{seed} {name}")
-                results[name] = counts = Counter(read=0, refused=0, crashed=0)
-                for _ in range(-(-inputs // len(readers))):
-                    counts[attempt(reader, changed(chance.choice(reader.seeds), reader.seeds, chance))] += 1
-        resource.setrlimit(resource.RLIMIT_AS, before)
-    return {
-        "inputs": sum(sum(counts.values()) for counts in results.values()),
-        "readers": {name: dict(counts) for name, counts in results.items()},
-        "crashes": sum(counts["crashed"] for counts in results.values()),
-        "done_outside": len(outside),
-        "seconds": round(time.perf_counter() - began, 1),
-    }
-
-
 def attempt(reader: Reader, content: bytes) -> str:
     """How a reader takes a file; a crash is shown with the file that caused it."""
     try:
@@ -121,85 +92,6 @@ def attempt(reader: Reader, content: bytes) -> str:
         print(f"{type(error).__name__}: {error} for {content[:300]!r}", file=sys.stderr)
         return "crashed"
     return "read"
-
-
-def changed(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
-    """The file with a few random changes, of the kinds that break readers."""
-    for _ in range(chance.choice((1, 1, 1, 1, 2, 4))):
-        content = chance.choice(CHANGES)(content, others, chance)
-    return content
-
-
-def _flip(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
-    found = bytearray(content or b"\0")
-    found[chance.randrange(len(found))] ^= 1 << chance.randrange(8)
-    return bytes(found)
-
-
-def _cut(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
-    a, b = sorted(chance.randrange(len(content) + 1) for _ in range(2))
-    return chance.choice((content[:a], content[b:], content[:a] + content[b:], content[a:b] + content))
-
-
-def _splice(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
-    other = chance.choice(others)
-    return content[: chance.randrange(len(content) + 1)] + other[chance.randrange(len(other) + 1) :]
-
-
-def _insert(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
-    at = chance.randrange(len(content) + 1)
-    return content[:at] + chance.randbytes(chance.choice((1, 2, 8, 64))) + content[at:]
-
-
-def _word(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
-    """Put another value in place of a word, which text formats take for a value of another kind."""
-    word = bytes(chance.choice(WORDS))
-    start = chance.randrange(len(content) + 1)
-    end = start
-    while start > 0 and content[start - 1 : start].isalnum():
-        start -= 1
-    while end < len(content) and content[end : end + 1].isalnum():
-        end += 1
-    return content[:start] + word + content[end:]
-
-
-def _number(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
-    """Put a large or odd number of 1, 2, 4 or 8 bytes somewhere."""
-    size = chance.choice((1, 2, 4, 8))
-    value = chance.choice((0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1, 10**9, 10**12))
-    at = chance.randrange(len(content) + 1)
-    order: Any = chance.choice(("little", "big"))
-    return content[:at] + (value % 256**size).to_bytes(size, order) + content[at + size :]
-
-
-def _nest(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
-    at, depth = chance.randrange(len(content) + 1), chance.choice((3, 50, 5000, 100_000))
-    return content[:at] + chance.choice((b"[", b'{"a":', b"(")) * depth + content[at:]
-
-
-def _value(content: bytes, others: list[bytes], chance: random.Random) -> bytes:
-    """Put another value in place of one in a record, or leave it out."""
-    record, written = structure(content)
-    places = values_in(record)
-    if not places:
-        return _word(content, others, chance)
-    inside, key = chance.choice(places)
-    if chance.random() < 0.2:
-        del inside[key]
-    else:
-        inside[key] = chance.choice((*VALUES, record))
-    try:
-        return written(record)
-    except (ValueError, RecursionError):  # it holds itself
-        return content
-
-
-CHANGES = (_flip, _cut, _splice, _insert, _word, _word, _value, _value, _number, _nest)
-VALUES: tuple[Any, ...] = (
-    *(None, True, False, 0, 1, -1, 2, 7, 2**31, 2**63, 2**64, 10**30, 0.5, -0.5, 1e308, math.inf, -math.inf, math.nan),
-    *("", "x", "none", "maml", "../../up", "/etc/passwd", "\0", "1", [], {}, [1], [-1, 2**40], [[]], [None], ["a"]),
-    *({"a": 1}, {"name": "maml"}, {"": {}}, "F64", "BF16", "I64", "BOOL", [0, 8], [8, 0], [0, 2**62]),
-)
 
 
 def structure(content: bytes) -> tuple[Any, Callable[[Any], bytes]]:
@@ -243,39 +135,44 @@ def values_in(record: Any) -> list[tuple[Any, Any]]:
     return places
 
 
-WORDS = (
-    *b"null true -1 0 1e999 -1e999 NaN Infinity 1e-320 [] {} [1,2] maml ../../up /etc/passwd 4294967296".split(),
-    *b'"" "x" {"a":1} "F64" "BF16" 0.1 sine-line omniglot images builtins eval'.split(),
-    *(b"9" * 25, b"9" * 5000, "²٣".encode(), b"\xff\xfe"),
-)
+class Guard:
+    """Wraps readers: their memory is limited, and what they do outside a folder is an error."""
 
+    def __init__(self, place: Path) -> None:
+        self._kept = (str(place), "/dev/null")
+        self._watches = False
+        self._outside: list[str] = []
+        sys.addaudithook(self._notice)  # for good: it cannot be taken away, but it can be told to be silent
 
-@contextmanager
-def watched(place: Path) -> Iterator[list[str]]:
-    """Note what is done outside a folder: files opened for writing, programs, connections."""
-    outside: list[str] = []
-    active = [True]
-    kept = (str(place), "/dev/null")
+    def __call__(self, read: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        """The reader that raises AssertionError if it writes elsewhere, runs a program or connects to a machine."""
 
-    def notice(event: str, arguments: tuple[Any, ...]) -> None:
-        if not active:
+        def guarded(content: bytes) -> None:
+            before = limit_memory()
+            self._watches = True
+            try:
+                read(content)
+            finally:
+                self._watches = False
+                resource.setrlimit(resource.RLIMIT_AS, before)
+                outside, self._outside = self._outside, []
+                assert not outside, f"done outside: {outside}"
+
+        return guarded
+
+    def _notice(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self._watches:
             return
         if event == "open":
             path, _, flags = arguments
             writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-            if writes and not str(os.fsdecode(path) if isinstance(path, (str, bytes)) else "").startswith(kept):
-                outside.append(f"opened {path!r}")
+            if writes and not str(os.fsdecode(path) if isinstance(path, (str, bytes)) else "").startswith(self._kept):
+                self._outside.append(f"opened {path!r}")
         elif event in ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "shutil.rmtree"):
-            if not str(arguments[0]).startswith(kept):
-                outside.append(f"{event} {arguments!r}")
+            if not str(arguments[0]).startswith(self._kept):
+                self._outside.append(f"{event} {arguments!r}")
         elif event.startswith(FORBIDDEN):
-            outside.append(event)
-
-    sys.addaudithook(notice)  # for good: it cannot be taken away, but it can be told to be silent
-    try:
-        yield outside
-    finally:
-        active.clear()
+            self._outside.append(event)
 
 
 def limit_memory() -> tuple[int, int]:
@@ -400,10 +297,12 @@ def all_readers(place: Path) -> dict[str, Reader]:
         "cache": Reader(cached, cache_files()),
     }
     assert tuple(readers) == NAMES
-    for name, reader in readers.items():
+    guard = Guard(place)
+    guarded = {name: Reader(guard(reader.read), reader.seeds) for name, reader in readers.items()}
+    for name, reader in guarded.items():
         for seed in reader.seeds:
             assert attempt(reader, seed) == "read", f"{name} does not read its own file"
-    return readers
+    return guarded
 
 
 def small_run(folder: Path) -> Run:
@@ -480,13 +379,3 @@ def cache_files() -> list[bytes]:
     index: dict[str, Any] = {"format": cache.FORMAT, "source": "", "classes": ["a", "b"], "groups": ["", ""]}
     index |= {"starts": starts.tolist(), "checksum": pool_checksum(torch.from_numpy(examples), starts, ["a", "b"])}
     return [json.dumps(index).encode(), buffer.getvalue()]
-
-
-def writes_are_noticed() -> list[str]:
-    """What `watched` sees of a file that is written, and a program that is run, outside a folder."""
-    temporary = tempfile.TemporaryDirectory
-    with temporary() as place, temporary() as elsewhere, watched(Path(place)) as outside:
-        (Path(place) / "inside").write_text("fine")
-        (Path(elsewhere) / "file").write_text("not fine")
-        subprocess.run(["true"], check=True)
-    return [event.split()[0] for event in outside if not event.startswith(("os.posix_spawn", "os.fork"))]

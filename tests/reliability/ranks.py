@@ -202,51 +202,27 @@ def relative_difference(a: Any, b: Any) -> float:
     return 0.0
 
 
-def killed_rank(updates: int = 300, *, elastic: bool = True) -> dict[str, Any]:
-    """Kill −9 a process of a `torchrun` job; how long the job takes to end, what it says, and whether it resumes."""
-    with tempfile.TemporaryDirectory() as place:
-        whole, folder = Path(place) / "whole", Path(place) / "killed"
-        finish(torchrun(whole, updates))
-        with torchrun(folder, updates) as job:
-            began = kill_one(job, folder)
-            _, said = job.communicate(timeout=120)
-        found: dict[str, Any] = {
-            "seconds_until_it_ended": round(time.monotonic() - began, 1),
-            "exit_code": job.returncode,
-            "message": next(iter(re.findall(r"fewsure: (process .*)", said)), ""),
-            "resumed_from_update": Run.open(folder).load(torch.device("cpu")).update,
-        }
-        finish(torchrun(folder, updates))
-        content = (whole / "checkpoint.safetensors").read_bytes()
-        found["equal"] = (folder / "checkpoint.safetensors").read_bytes() == content
-        if elastic:
-            again = Path(place) / "elastic"
-            with torchrun(again, updates, "--max-restarts=1") as job:
-                kill_one(job, again)
-                job.communicate(timeout=600)
-            found["restarted_by_torchrun"] = {
-                "exit_code": job.returncode,
-                "equal": (again / "checkpoint.safetensors").read_bytes() == content,
-            }
-        return found
+def broken_job(breaking: Callable[["subprocess.Popen[str]"], None], updates: int = 300, *more: str) -> dict[str, Any]:
+    """Break a `torchrun` job once it has a checkpoint: how and how soon it ends, what it says, and whether it resumes.
 
-
-def terminated_job(updates: int = 300) -> dict[str, Any]:
-    """SIGTERM to `torchrun`, which hands it on: where the job stops, how it ends, and whether it resumes."""
+    `more` are options of torchrun.
+    """
     with tempfile.TemporaryDirectory() as place:
-        whole, folder = Path(place) / "whole", Path(place) / "terminated"
-        finish(torchrun(whole, updates))
-        with torchrun(folder, updates) as job:
-            wait_until_there(folder / CHECKPOINT)
-            job.send_signal(signal.SIGTERM)
-            _, said = job.communicate(timeout=120)
-        stopped_at = Run.open(folder).load(torch.device("cpu")).update
-        finish(torchrun(folder, updates))
+        whole, folder = Path(place) / "whole", Path(place) / "broken"
+        assert ended(torchrun(whole, updates))[0] == 0
+        job = torchrun(folder, updates, *more)
+        wait_until_there(folder / CHECKPOINT)
+        breaking(job)
+        began = time.monotonic()
+        code, said = ended(job)
+        seconds, stopped_at = time.monotonic() - began, Run.open(folder).load(torch.device("cpu")).update
+        assert ended(torchrun(folder, updates))[0] == 0
         return {
-            "exit_code": job.returncode,
+            "seconds_until_it_ended": round(seconds, 1),
+            "exit_code": code,
+            "message": next(iter(re.findall(r"fewsure: (.*)", said)), ""),
             "stopped_at": stopped_at,
             "updates": updates,
-            "says_so": "fewsure: stopped; " in said,
             "equal": (folder / CHECKPOINT).read_bytes() == (whole / CHECKPOINT).read_bytes(),
         }
 
@@ -260,16 +236,15 @@ def torchrun(folder: Path, updates: int, *more: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, cwd=ROOT, env=one_thread(), text=True, **pipes)  # type: ignore[call-overload, no-any-return]
 
 
-def finish(job: "subprocess.Popen[str]") -> None:
-    """Wait for a job that must succeed."""
-    _, said = job.communicate(timeout=600)
-    assert job.returncode == 0, said[-3000:]
+def ended(job: "subprocess.Popen[str]") -> tuple[int, str]:
+    """The exit code of a job, and what it said."""
+    with job:
+        _, said = job.communicate(timeout=600)
+    return job.returncode, said
 
 
-def kill_one(job: "subprocess.Popen[str]", folder: Path) -> float:
-    """Kill the second process of a job, once there is a checkpoint; when."""
-    wait_until_there(folder / CHECKPOINT)
+def kill_second(job: "subprocess.Popen[str]") -> None:
+    """Kill −9 the second process of a job."""
     children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
     (second,) = (int(child) for child in children if b"\0RANK=1\0" in Path(f"/proc/{child}/environ").read_bytes())
     os.kill(second, signal.SIGKILL)
-    return time.monotonic()

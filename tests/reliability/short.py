@@ -8,7 +8,7 @@ from typing import Any
 from .faults import ROOT
 from .soak import one_thread
 
-SETUP = "import json, torch; torch.set_num_threads(1); from tests.reliability import faults, fuzz, ranks"
+SETUP = "import json, torch; torch.set_num_threads(1); from tests.reliability import faults, ranks"
 
 
 def found(**calls: str) -> dict[str, Any]:

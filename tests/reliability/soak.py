@@ -1,20 +1,21 @@
-"""A long training: does its memory grow, and the number of its open files?"""
+"""A long training: does its memory grow, and the number of its open files? Many changed files: are they refused?"""
 
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from scipy.stats import linregress
 
 from fewsure.training.runs import Run
+
+from .faults import ROOT
 
 SAMPLE_EVERY = 5.0
 TERMINATED = 128 + signal.SIGTERM
@@ -43,7 +44,7 @@ def soak(minutes: float = 30.0, warm_up: float = 5.0, sample_every: float = SAMP
         run = Run.open(folder)
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         settled = [sample for sample in samples if sample[0] >= warm_up]
-        slope, error = line_fit([minute for minute, _, _ in settled], [memory for _, memory, _ in settled])
+        fit = linregress([minute for minute, _, _ in settled], [memory for _, memory, _ in settled])
         return {
             "minutes": round(samples[-1][0], 2),
             "updates": run.load(torch.device("cpu")).update,
@@ -52,12 +53,20 @@ def soak(minutes: float = 30.0, warm_up: float = 5.0, sample_every: float = SAMP
             "kept_checkpoints": run.kept(),
             "samples": len(settled),
             "memory_mib": {"first": settled[0][1], "last": settled[-1][1], "most": max(row[1] for row in settled)},
-            "slope_mib_per_hour": 60 * slope,
-            "slope_standard_error": 60 * error,
+            "slope_mib_per_hour": 60 * fit.slope,
+            "slope_standard_error": 60 * fit.stderr,
             "descriptors": {"first": settled[0][2], "last": settled[-1][2], "most": max(row[2] for row in settled)},
             "exit_code": code,
             "expected_exit_code": TERMINATED,
         }
+
+
+def fuzz(examples: int = 2500) -> dict[str, int]:
+    """`tests/test_fuzz.py` with so many files for each reader and kind of change, and how it ends."""
+    command = [sys.executable, "-m", "pytest", "--quiet", "tests/test_fuzz.py"]
+    environment = one_thread() | {"FUZZ_EXAMPLES": str(examples)}
+    ended = subprocess.run(command, check=False, cwd=ROOT, env=environment, stdout=sys.stderr)
+    return {"examples": examples, "exit_code": ended.returncode}
 
 
 def look(process: int) -> tuple[float, int]:
@@ -65,16 +74,6 @@ def look(process: int) -> tuple[float, int]:
     status = Path(f"/proc/{process}/status").read_text()
     memory = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
     return memory / 1024, len(list(Path(f"/proc/{process}/fd").iterdir()))
-
-
-def line_fit(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
-    """(slope, its standard error) of the least-squares line."""
-    count = len(x)
-    centre, middle = math.fsum(x) / count, math.fsum(y) / count
-    spread = math.fsum((value - centre) ** 2 for value in x)
-    slope = math.fsum((a - centre) * (b - middle) for a, b in zip(x, y, strict=True)) / spread
-    left = math.fsum((b - middle - slope * (a - centre)) ** 2 for a, b in zip(x, y, strict=True))
-    return slope, math.sqrt(left / max(1, count - 2) / spread)
 
 
 def one_thread() -> dict[str, str]:
