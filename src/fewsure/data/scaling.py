@@ -40,6 +40,11 @@ class Scale:
     encoding: tuple[Column, ...] = ()
     """The columns of a table that the inputs come from, as training saw them; empty where they are no table's."""
 
+    @property
+    def in_double(self) -> bool:
+        """Whether examples come in double precision: a user's own columns, unlike features and images."""
+        return bool(self.x_mean)
+
     def inputs(self, x: Tensor) -> Tensor:
         """Examples (N, *shape) as networks see them; the bytes of images become numbers in [0, 1].
 
@@ -71,6 +76,7 @@ class LengthScale(Scale):
     """x′ is (x − x_mean) / x_std made as long as `length`."""
 
     length: float = 1.0
+    in_double = False
 
     def inputs(self, x: Tensor) -> Tensor:
         """Examples (N, D) as networks see them.

@@ -27,7 +27,6 @@ from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
 from fewsure.core.files import write_atomically
-from fewsure.data.scaling import LengthScale
 from fewsure.errors import FewsureError
 from fewsure.evaluation.temperature import temperature_of
 from fewsure.learner.adapted import Adapted
@@ -176,8 +175,7 @@ class _Recorder:
 
 def _example(adapted: Adapted) -> Tensor:
     scale = adapted.predictor.scale
-    in_double = scale.x_mean and not isinstance(scale, LengthScale)  # a user's own columns, unlike features
-    kind = torch.uint8 if len(scale.shape) == 3 else torch.float64 if in_double else torch.float32
+    kind = torch.uint8 if len(scale.shape) == 3 else torch.float64 if scale.in_double else torch.float32
     return torch.zeros(EXAMPLES, *scale.shape, dtype=kind)
 
 
