@@ -150,7 +150,7 @@ def _updates_made(run: Run, device: torch.device) -> int:
 
 
 def validation_score(experiment: Experiment, device: torch.device) -> Callable[[Parts], list[float]]:
-    """The mean NLL of each group of validation tasks; of each task, where tasks have no groups."""
+    """The mean NLL of each group of validation tasks, or of each task where they have no groups."""
     data = experiment.data
     if data.train_on_validation:
         raise FewsureError(

@@ -2,8 +2,8 @@
 
     p(c | x) = softmax of (1, x) W,   W ~ N(M, τ²),   W the most likely one given the support set
 
-M is 0. Where classes are the same in every task, it is the logistic regression of all training rows: with a small τ a
-task keeps to it, with a large one it goes by its own examples alone.
+M is 0. Where classes are the same in every task, it is the logistic regression of all training rows. With a small τ a
+task keeps to it. With a large one it goes by its own examples alone.
 
 W = M + τ² ΦᵀA with one row of A for each example; K = τ² Φ Φᵀ. Each step minimises a quadratic that lies above the loss
 (Böhning, 1992, "Multinomial logistic regression algorithm"). The loss never rises, and one Cholesky factor serves all:

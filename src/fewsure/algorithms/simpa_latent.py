@@ -100,8 +100,8 @@ class SimpaLatent(Algorithm):
     noise_floor: float = 0.01
     """For regression, the least standard deviation of a label, in shares of `target_scale`."""
     mixed_model: bool = False
-    """For regression, networks add to a linear mixed model of the training groups: fixed effects of the inputs where
-    held-out groups gain by them, and a random intercept, the first number of the latent. Training starts there."""
+    """For regression, networks add to a linear mixed model of the training groups, where training starts. It has fixed
+    effects of the inputs if held-out groups gain by them. Its random intercept is the first number of the latent."""
 
     def __post_init__(self) -> None:
         for name in ("latent", "embedding", "encoder_width", "encoder_layers", "train_samples"):

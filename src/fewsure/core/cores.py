@@ -1,6 +1,6 @@
-"""What a program can do so that a CPU spends its time on arithmetic: threads of one core each, and memory that stays.
+"""Let a CPU spend its time on arithmetic: threads of one core each, and memory that stays.
 
-The tensors of one task are often too small to be worth sharing between cores, and cores that share them wait for one
+The tensors of one task are often too small to be worth sharing between cores. Cores that share them wait for one
 another at each operation. Tasks side by side wait once. The C library returns large blocks to the system as they are
 freed, and the system clears the pages of the next one. For maps of images that takes longer than the arithmetic.
 """

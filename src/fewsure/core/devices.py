@@ -41,7 +41,7 @@ def precision(wanted: Precision) -> Iterator[None]:
 
 
 def fastest_precision(*, convolves: bool) -> Precision:
-    """What `auto` stands for on this machine: `bf16` for convolutions on a CPU that computes with it, else `tf32`."""
+    """The precision of `auto` on this machine: `bf16` for convolutions on a CPU that computes with it, else `tf32`."""
     on_cpu = convolves and not torch.cuda.is_available()
     return "bf16" if on_cpu and torch.cpu._is_avx512_bf16_supported() else "tf32"
 

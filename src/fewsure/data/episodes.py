@@ -83,7 +83,7 @@ class Episodes:
 
 
 class RowTasks:
-    """Tasks from a pool whose units are tasks: of rows (inputs …, target), or of examples with labels, as they come."""
+    """Tasks from a pool whose units are tasks: each has rows (inputs …, target), or examples and labels."""
 
     def __init__(self, pool: Pool, *, shot: int, query: int, augmentation: Augmentation | None = None) -> None:
         self.pool = pool

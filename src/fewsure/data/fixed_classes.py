@@ -35,7 +35,7 @@ class MayFixClasses(Classification):
             raise FewsureError(f"expected no --train-way with --fixed-classes, but got {self.train_way}; leave it out")
 
     def class_pool(self, split: Split) -> Pool:
-        """The examples of a split by classes; of each group by itself, where classes are fixed."""
+        """The examples of a split by classes. Where classes are fixed, each group stands by itself."""
         raise NotImplementedError
 
     def pool(self, split: Split) -> Pool:

@@ -1,4 +1,4 @@
-"""What all feature networks have in common: images in [0, 1] become one feature vector each."""
+"""The base of all feature networks: images in [0, 1] become one feature vector each."""
 
 from typing import ClassVar, Self
 

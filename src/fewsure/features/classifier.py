@@ -198,7 +198,7 @@ class Training:
         return int(right) / self.held_out_images
 
     def keep_if_best(self, score: float) -> None:
-        """Keep the network as it is now, if no earlier score was as high."""
+        """Keep the network as it is now, if no score before was as high."""
         if score > self.best_score:
             self.best_score = score
             self._best = {name: value.clone() for name, value in self.network.state_dict().items()}

@@ -47,7 +47,7 @@ class Adapted:
     labels: Labels | None
     """The task's classes; none for regression."""
     counts: tuple[int, ...]
-    """Support examples of each class; of the whole task, where classes are fixed or there are none."""
+    """Support examples of each class. Where classes are fixed or there are none, those of the whole task."""
     state: State
     """The part that it shares with the tasks beside it."""
     noise: Noise

@@ -80,7 +80,7 @@ def _values(y: Any) -> tuple[list[Any], Form]:
 
 
 def _fixed(values: list[Any], names: Sequence[str]) -> list[Any]:
-    """The fixed classes as the labels have them: those that no label has are of the others' type."""
+    """The fixed classes as the labels have them. A class that no label has is of the others' type."""
     seen = {str(value): value for value in values}
     other = [name for name in seen if name not in names]
     if other:

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 
 def class_means(embedded: Float[Tensor, "N f"], y: Int[Tensor, " N"], way: int) -> Float[Tensor, "C f"]:
-    """The mean of the examples of each of `way` classes (Eq. 1); of all examples, for a class that has none.
+    """The mean of the examples of each of `way` classes (Eq. 1). A class without examples gets the mean of all.
 
     >>> import torch
     >>> class_means(torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, 1]), 2)

@@ -71,7 +71,7 @@ def train(
 
     Every `keep_best` updates of the options, `score` gives the NLL of each group of validation tasks, infinite where
     meta-parameters are of no use. The checkpoint with the best mean is kept too, and training stops when `patience`
-    runs out. What `fit` has given is the best until updates are ahead of it by more than chance.
+    runs out. The result of `fit` is the best until updates are ahead of it by more than chance.
     After `max_skipped` updates in a row whose numbers are not finite, training stops with the last checkpoint.
     Processes that `torchrun` has started share the tasks.
     """
@@ -230,7 +230,7 @@ class _Clock:
 
     @property
     def seconds(self) -> float:
-        """Of training so far."""
+        """The time that training has taken so far."""
         return time.perf_counter() - self._began
 
     @property

@@ -26,7 +26,7 @@ class Score(NamedTuple):
     update: int
     nll: float
     ahead: bool = True
-    """Of what `fit` has given, by more than chance."""
+    """Whether it is better than the result of `fit` by more than chance."""
 
 
 def scores_of(lines: Sequence[Line]) -> list[Score]:

@@ -117,7 +117,7 @@ class Reader:
         return {key: value for name, params in parts.items() for key, value in named(name, params).items()}
 
     def __call__(self, params: Params, entries: Tensor, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(the members after attention, what is found at each). `members` are those of an earlier reader, if any."""
+        """(the members after attention, what is found at each). `members` are those of the reader before, if any."""
         hidden = linear(functional.gelu(linear(entries, params, "entry")), params, "second")
         members = hidden if members is None else members + hidden
         for number in range(self.layers):

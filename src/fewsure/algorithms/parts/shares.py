@@ -3,7 +3,7 @@
     share of c = (n_c + s · b_c) / (n + s),   n_c of the n known examples are of c
 
 The base rates b and their strength s are meta-parameters. Methods that compare an example with class means add the
-logarithm of the share to the logit: a support set that misses a class then makes it unlikely, not impossible.
+logarithm of the share to the logit. A support set that misses a class then makes it unlikely, not impossible.
 """
 
 import torch

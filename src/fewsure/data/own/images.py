@@ -143,7 +143,7 @@ class Found(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """What is held out as a whole: its group, or else its class."""
+        """The unit that is held out as a whole: its group, or else its class."""
         return self.group or self.label
 
     @property

@@ -1,7 +1,7 @@
 """Scores of classification tasks, from class probabilities averaged over the sampled functions.
 
-Where the classes are the same in every task, each has three more scores: its share of the query points (`base_rate`),
-and the areas under the ROC curve (`auc`) and under the precision-recall curve (`auprc`) of its probability. Query sets
+Where the classes are the same in every task, each has three more scores. `base_rate` is its share of the query points.
+`auc` and `auprc` are the areas under the ROC and the precision-recall curve of its probability. Query sets
 that the class is missing from, or that have no other, have no areas, and are left out of their means. `auc` and `auprc`
 of all are means over the classes. A guess that knows nothing has AUC ½ and AUPRC base_rate.
 """
