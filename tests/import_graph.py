@@ -1,13 +1,13 @@
 """Facts of the import graph of a tree of the project, this one or another: `python tests/import_graph.py [TREE]`.
 
 A side door is a question outside algorithms/ and data/ about what class a method or data set is (`isinstance`, a
-comparison of types, a class in `case`), or a comparison with its name.
+comparison of types, a class in `case`), or a comparison with its name. `lint-imports` checks the layers.
 """
 
 import ast
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 PACKAGE = "fewsure"
@@ -21,15 +21,13 @@ def main() -> None:
     files = modules(root / "src")
     trees = {name: ast.parse(file.read_text(encoding="utf-8")) for name, file in files.items()}
     graph = {name: imported(name, tree, files) for name, tree in trees.items()}
-    rooms = graph_of_rooms(graph)
     top = sorted(path.name for path in (root / "src" / PACKAGE).glob("*.py"))
     classes, names = side_doors(trees)
     sizes = {name: lines(file) for name, file in files.items()}
     tests = sum(map(lines, (root / "tests").rglob("*.py")))
     print(f"modules at the top      {len(top)}: {', '.join(top)}")
-    print(f"layers                  {layers(root, rooms)}")
-    print(f"cycles of modules       {described(cycles(graph))}")
-    print(f"cycles of packages      {described(cycles(rooms))}")
+    print(f"cycle of modules        {cycle(graph)}")
+    print(f"cycle of packages       {cycle(graph_of_rooms(graph))}")
     for kind, found in (("of classes", classes), ("of names", names)):
         print(f"side doors, {kind:<12}{len(found)}")
         for module, line in found:
@@ -77,41 +75,13 @@ def graph_of_rooms(graph: Graph) -> Graph:
     return rooms
 
 
-def cycles(graph: Graph) -> list[list[str]]:
-    """The strongly connected components of more than one node."""
-
-    def reached(start: str, edges: Graph) -> set[str]:
-        found, ahead = set(), [start]
-        while ahead:
-            for node in edges[ahead.pop()] - found:
-                found.add(node)
-                ahead.append(node)
-        return found
-
-    backwards: Graph = {node: {other for other in graph if node in graph[other]} for node in graph}
-    components = {frozenset(reached(node, graph) & reached(node, backwards) | {node}) for node in graph}
-    return sorted(sorted(component) for component in components if len(component) > 1)
-
-
-def described(found: list[list[str]]) -> str:
-    """Cycles in a line."""
-    return "none" if not found else f"{len(found)}: {'; '.join(' ↔ '.join(cycle) for cycle in found)}"
-
-
-def layers(root: Path, rooms: Graph) -> str:
-    """The layers of the contract in pyproject.toml, and the imports that go upwards."""
-    contracts = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"].get("importlinter", {})
-    listed = next((found["layers"] for found in contracts.get("contracts", []) if found["type"] == "layers"), None)
-    if listed is None:
-        return "no contract"
-    height = {name.strip(): -number for number, layer in enumerate(listed) for name in layer.split("|")}
-    against = [
-        f"{name} → {other}"
-        for name in sorted(rooms)
-        for other in sorted(rooms[name])
-        if name in height and other in height and height[other] >= height[name]
-    ]
-    return f"{len(listed)}: {' > '.join(listed)}; upwards or sideways: {', '.join(against) or 'none'}"
+def cycle(graph: Graph) -> str:
+    """A cycle, if there is one."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return " → ".join(error.args[1])
+    return "none"
 
 
 def side_doors(trees: Mapping[str, ast.Module]) -> list[list[tuple[str, int]]]:
