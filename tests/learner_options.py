@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from fewsure import auto
 from fewsure.algorithms import ALGORITHMS
 from fewsure.core.config import Range, field_types, is_learned, optional
 from fewsure.data import DATA
+from fewsure.selection import auto
 from fewsure.training.experiment import Training
 
 FILE = Path(__file__).resolve().parents[1] / "src" / "fewsure" / "learner" / "options.py"

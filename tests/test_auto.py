@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import fewsure
-from fewsure import auto
 from fewsure.algorithms import ALGORITHMS
 from fewsure.cli.main import main
 from fewsure.core.signals import Stopped
 from fewsure.errors import FewsureError
+from fewsure.selection import auto
 from fewsure.training.runs import Run
 
 CPU = torch.device("cpu")

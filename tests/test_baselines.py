@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from fewsure.algorithms import ALGORITHMS
-from fewsure.baselines import FOLDER, baselines_of, fitted, with_baselines
 from fewsure.cli.main import main
 from fewsure.data.own.arrays import own_tasks
 from fewsure.data.own.images import OwnConv4Options
@@ -19,6 +18,7 @@ from fewsure.evaluation.metrics.paired import PairedScores
 from fewsure.evaluation.scoring.observed import SCORES
 from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.report.evaluation_tables import baseline_notes
+from fewsure.selection.baselines import FOLDER, baselines_of, fitted, with_baselines
 from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
 

@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 
 from fewsure.algorithms import ALGORITHMS
-from fewsure.auto import NAME as AUTO
 from fewsure.cli.main import COMMANDS, main
 from fewsure.cli.options import Parser, flag_of
 from fewsure.cli.train import read_experiment
 from fewsure.data import DATA
 from fewsure.errors import FewsureError
 from fewsure.reproduce.targets import SEVERAL, TARGETS
+from fewsure.selection.auto import NAME as AUTO
 
 from .data_files import image_bytes, random_image, write_tree
 

@@ -15,13 +15,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from fewsure.auto import BUDGET, candidates, read_budget, select
 from fewsure.cli.common import Common, parse_groups, peek
 from fewsure.core.distributed import is_rank_zero, process_group
 from fewsure.data import DATA
 from fewsure.errors import require_known
 from fewsure.report.evaluation_tables import selection_table
 from fewsure.report.tables import print_tables
+from fewsure.selection.auto import BUDGET, candidates, read_budget, select
 from fewsure.training.experiment import default_data
 
 

@@ -51,11 +51,11 @@ def main(arguments: list[str]) -> None:
     options = parse("evaluate", Options, arguments, __doc__)
     require(options.tasks >= 2, "tasks", "at least 2", options.tasks)
     require(options.shot is None or options.shot >= 1, "shot", "at least 1 example", options.shot)
-    from fewsure.baselines import with_baselines
     from fewsure.core.distributed import is_rank_zero, process_group
     from fewsure.pipeline import evaluate_run
     from fewsure.report.evaluation_tables import class_table, evaluation_tables, worst_groups
     from fewsure.report.tables import print_tables
+    from fewsure.selection.baselines import with_baselines
     from fewsure.training.runs import Run
 
     run = Run.open(options.run)

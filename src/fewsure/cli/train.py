@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from fewsure.algorithms import ALGORITHMS
-from fewsure.auto import NAME as AUTO
 from fewsure.cli.common import Common, parse, parse_groups, peek
 from fewsure.cli.options import first_line
 from fewsure.core.distributed import is_rank_zero, process_group
@@ -35,6 +34,7 @@ from fewsure.pipeline import start_at_maml, start_run, train_run
 from fewsure.posteriors.mixture import LAGGING, lagging_components
 from fewsure.report.evaluation_tables import training_table
 from fewsure.report.tables import print_tables
+from fewsure.selection.auto import NAME as AUTO
 from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, load_preset
 from fewsure.training.runs import Run
 from fewsure.training.tensorboard import require_tensorboard

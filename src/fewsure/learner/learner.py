@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-from fewsure import auto
 from fewsure.algorithms import ALGORITHMS
-from fewsure.baselines import with_baselines
 from fewsure.certification.certify import Request, certify_run
 from fewsure.certification.environment import Unit
 from fewsure.core.config import checked, field_types
@@ -25,6 +23,8 @@ from fewsure.learner.options import Method, Options
 from fewsure.learner.packing import pack, temporary_folder, unpack
 from fewsure.learner.predictor import Predictor
 from fewsure.pipeline import evaluate_run, start_run, train_run
+from fewsure.selection import auto
+from fewsure.selection.baselines import with_baselines
 from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, default_data, load_preset
 from fewsure.training.runs import Run
 from fewsure.types import Algorithm

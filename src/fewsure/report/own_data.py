@@ -11,7 +11,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from fewsure.baselines import baselines_of, fitted
 from fewsure.core import streams
 from fewsure.core.devices import device_of
 from fewsure.data.pools import Pool
@@ -23,6 +22,7 @@ from fewsure.evaluation.scoring.predict import Predict
 from fewsure.report.drawing import QUIET, Drawing, legend_below, legend_height, plain, run_handles, tidy
 from fewsure.report.runs import ReportedRun
 from fewsure.report.styles import GREY, RunStyle
+from fewsure.selection.baselines import baselines_of, fitted
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import Run
 from fewsure.types import Batch, Facts, Noise, Parts, Task

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fewsure.baselines import with_baselines
 from fewsure.certification.predictor import checkpoint_digest
 from fewsure.core.config import from_json
 from fewsure.errors import FewsureError
@@ -19,6 +18,7 @@ from fewsure.report.comparison import comparison_drawings
 from fewsure.report.evaluation_tables import columns_of, evaluation_tables
 from fewsure.report.reference import Result, printed_for
 from fewsure.report.styles import RunStyle, run_styles, setting
+from fewsure.selection.baselines import with_baselines
 from fewsure.training.runs import Checkpoint, Run
 from fewsure.types import Records
 

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 
 from fewsure.algorithms import ALGORITHMS
-from fewsure.baselines import FOLDER, scores_of
 from fewsure.core import streams
 from fewsure.core.config import from_json
 from fewsure.core.devices import device_name
@@ -32,6 +31,7 @@ from fewsure.errors import FewsureError, require, require_known
 from fewsure.evaluation.calibrate import calibrated
 from fewsure.evaluation.evaluate import evaluate
 from fewsure.pipeline import start_run, train_run, validation_score
+from fewsure.selection.baselines import FOLDER, scores_of
 from fewsure.training.experiment import DEFAULT_PRESET, Experiment, has_preset, load_preset
 from fewsure.training.runs import Run
 from fewsure.training.update import MetaUpdate, new_optimiser

@@ -1,0 +1,1 @@
+"""Which method suits a data set: baselines beside a run, and several methods of which one is selected."""
