@@ -79,13 +79,13 @@ wheel: install ## Build the package into dist/
 	rm -rf dist
 	$(BIN)/python -m hatchling build --target wheel --directory dist
 
-tutorial: install ## Run the tutorial and write what it prints into docs/tutorial.md (minutes)
-	$(BIN)/python tests/tutorial.py docs/tutorial.md --write
+tutorial: install ## Run the README's example and the tutorial, and write what they print into them (minutes)
+	$(BIN)/python tests/tutorial.py README.md docs/tutorial.md --write
 
 tutorial-test: wheel ## Run the whole tutorial from the built wheel, in a fresh environment (minutes)
 	rm -rf .venv/tutorial && $(PYTHON) -m venv .venv/tutorial
 	.venv/tutorial/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock dist/fewsure-*.whl
-	.venv/tutorial/bin/python tests/tutorial.py docs/tutorial.md
+	.venv/tutorial/bin/python tests/tutorial.py README.md docs/tutorial.md
 	rm -rf .venv/tutorial
 
 DOCS := .venv/docs

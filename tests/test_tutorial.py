@@ -8,7 +8,9 @@ import pytest
 
 from .tutorial import blocks, differences, execute, in_this_process, with_outputs
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "tutorial.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "tutorial.md"
+README = ROOT / "README.md"
 
 
 def quicker(page: str) -> str:
@@ -45,6 +47,16 @@ def test_every_block_runs_and_says_what_the_page_says(printed: dict[str, str]) -
     assert "are right; of the" in output_of(printed, "x_support")
 
 
+@pytest.mark.slow
+def test_the_example_of_the_readme_runs_and_prints_as_many_lines_as_it_says(tmp_path: Path) -> None:
+    page = quicker(README.read_text(encoding="utf-8"))
+    printed, _ = execute(page, tmp_path)
+    (_, shown) = blocks(page)
+    assert [line.split("[")[0] for line in printed.splitlines()] == [
+        line.split("[")[0] for line in shown.code.splitlines()
+    ]
+
+
 def test_what_was_printed_stands_below_its_block() -> None:
     page = "```python\nprint(1)\n```\n\n```text\nold\n```\nend\n"
     assert with_outputs(page, ["1\n", ""]) == "```python\nprint(1)\n```\n\n```text\n1\n```\nend\n"
@@ -52,9 +64,10 @@ def test_what_was_printed_stands_below_its_block() -> None:
     assert differences(page, ["old\n", ""]) == []
 
 
-def test_every_output_block_follows_what_it_is_the_output_of() -> None:
-    kinds = [block.kind for block in blocks(PAGE.read_text(encoding="utf-8"))]
-    for before, kind in pairwise(kinds):
-        assert kind != "text" or before in ("python", "bash")
-    for block in blocks(PAGE.read_text(encoding="utf-8")):
+@pytest.mark.parametrize("page", [PAGE, README], ids=lambda page: page.name)
+def test_every_output_block_follows_what_it_is_the_output_of(page: Path) -> None:
+    found = blocks(page.read_text(encoding="utf-8"))
+    for before, block in pairwise(found):
+        assert block.kind != "text" or before.kind in ("python", "bash")
+    for block in found:
         assert block.kind != "text" or block.code.strip(), "run `make tutorial` to write the outputs"

@@ -1,7 +1,7 @@
-"""Executes the tutorial block by block: Python in one namespace, commands in a shell, all in one folder.
+"""Executes pages block by block: Python in one namespace, commands in a shell, all in one folder.
 
-    python tests/tutorial.py docs/tutorial.md            every block as it stands, with the installed package
-    python tests/tutorial.py docs/tutorial.md --write    … and put what was printed into the page's output blocks
+    python tests/tutorial.py PAGE …            every block as it stands, with the installed package
+    python tests/tutorial.py PAGE … --write    … and put what was printed into the pages' output blocks
 
 `console` blocks install the package, which `make tutorial-test` has done; `text` blocks are the output of the block
 before. At the end it says how long that took, and which lines differ from the page's: seconds always may, and on
@@ -97,24 +97,25 @@ def differences(page: str, printed: list[str]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("page", type=Path)
+    parser.add_argument("pages", type=Path, nargs="+")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     for name, value in QUIET_THREADS.items():
         os.environ.setdefault(name, value)
-    page = options.page.read_text(encoding="utf-8")
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        printed = execute(page, Path(folder))
-    seconds = time.monotonic() - began
-    for block, output in zip(blocks(page), printed, strict=True):
-        if block.kind != "text":
-            print(block.code + output)
-    different = differences(page, printed)
-    lines = sum(line.startswith("-") for line in different)
-    print("\n".join([f"The whole page took {seconds:.0f} s; lines that differ from it: {lines}", *different]))
-    if options.write:
-        options.page.write_text(with_outputs(page, printed), encoding="utf-8")
+    for file in options.pages:
+        page = file.read_text(encoding="utf-8")
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            printed = execute(page, Path(folder))
+        seconds = time.monotonic() - began
+        for block, output in zip(blocks(page), printed, strict=True):
+            if block.kind != "text":
+                print(block.code + output)
+        different = differences(page, printed)
+        lines = sum(line.startswith("-") for line in different)
+        print("\n".join([f"{file} took {seconds:.0f} s; lines that differ from it: {lines}", *different]))
+        if options.write:
+            file.write_text(with_outputs(page, printed), encoding="utf-8")
 
 
 if __name__ == "__main__":
