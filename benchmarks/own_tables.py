@@ -517,6 +517,7 @@ def measure(table: str, name: str) -> dict[str, Any]:
         learned = learn(Splits(splits["train"], splits["validation"], problem.known, problem.query, file))
         trained = round(time.process_time() - began, 1)
         found = measured(learned.method, splits["test"], problem.known, problem.draws)
+    seconds = trained + found["predict_cpu_seconds"]
     return {
         "table": table,
         "method": name,
@@ -529,6 +530,7 @@ def measure(table: str, name: str) -> dict[str, Any]:
         **found,
         **learned.facts,
         "train_cpu_seconds": trained,
+        "seconds": round(seconds, 1),
         "seed": SEED,
         "package": f"{package} {version(package)}",
         "version": __version__,

@@ -19,7 +19,7 @@ CAPTIONS = {
     "sklearn": "estimators of scikit-learn's kind",
     "learner": "the Python interface",
     "features": "a pretrained ResNet",
-    "selection": "baselines beside a run; one method of several",
+    "selection": "baselines beside a run; one of several methods; folds",
     "pipeline": "train, calibrate and evaluate a run, with progress",
     "certification": "certificates and thresholds of a trained run",
     "evaluation": "scores of unseen tasks, metrics, temperature, noise",

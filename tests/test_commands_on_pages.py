@@ -22,7 +22,7 @@ import pytest
 from fewsure.algorithms import ALGORITHMS
 from fewsure.cli.main import COMMANDS, main
 from fewsure.cli.options import Parser, flag_of
-from fewsure.cli.train import read_experiment
+from fewsure.cli.train import read_arguments
 from fewsure.data import DATA
 from fewsure.errors import FewsureError
 from fewsure.reproduce.targets import SEVERAL, TARGETS
@@ -119,6 +119,7 @@ def parsed(words: tuple[str, ...]) -> Parsed:
 def every_flag() -> set[str]:
     """The options of all commands, methods and data."""
     starts: list[tuple[str, ...]] = [(name,) for name in COMMANDS]
+    starts += [("crossval", "gp"), ("crossval", AUTO)]
     starts += [("data", "list"), ("data", "get"), ("data", "check")]
     starts += [("train", method, "--data", data) for method in ALGORITHMS for data in DATA]
     flags = set(FOREIGN)
@@ -138,7 +139,7 @@ def test_every_command_on_a_page_parses(page: Path, tmp_path: Path, monkeypatch:
         try:
             options = parsed(command.words).options
             if command.words[0] == "train" and command.words[1] != AUTO and options != Namespace():
-                read_experiment([*command.words[1:]])
+                read_arguments([*command.words[1:]])
             if command.words[0] == "reproduce" and options != Namespace():
                 assert options.target in {*TARGETS, *SEVERAL}, command
         except FewsureError as error:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fewsure.cli.train import read_experiment
+from fewsure.cli.train import read_arguments
 from fewsure.core import distributed
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import FewsureError
@@ -146,5 +146,5 @@ def test_the_job_file_of_a_sweep_trains_and_evaluates_its_line(cluster: dict[str
 
 def test_every_line_of_the_sweep_is_a_training() -> None:
     lines = (ROOT / "examples" / "slurm" / "sweep.txt").read_text().splitlines()
-    folders = {str(read_experiment(line.split())[0].out) for line in lines}
+    folders = {str(read_arguments(line.split())[0].out) for line in lines}
     assert len(folders) == len(lines) >= 2

@@ -19,7 +19,7 @@ import torch
 
 from fewsure.certification.certify import Request, certify_run
 from fewsure.cli.main import main
-from fewsure.cli.train import read_experiment
+from fewsure.cli.train import read_arguments
 from fewsure.errors import FewsureError
 from fewsure.evaluation.calibrate import calibrated
 from fewsure.evaluation.evaluate import evaluate
@@ -457,7 +457,7 @@ def test_the_command_on_the_page_makes_the_same_experiment(sine_line_runs: Runs,
         assert command is not None
         program, name, *arguments = shlex.split(command)
         assert (program, name) == ("fewsure", "train")
-        options, again = read_experiment(arguments)
+        options, again = read_arguments(arguments)
         assert again == experiment
         assert options.out == Path("runs/a b")
 

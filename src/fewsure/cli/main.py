@@ -19,6 +19,7 @@ COMMANDS = (
     "quickstart",
     "train",
     "evaluate",
+    "crossval",
     "compare",
     "certify",
     "predict",

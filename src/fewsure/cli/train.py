@@ -20,7 +20,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fewsure.algorithms import ALGORITHMS
 from fewsure.cli.common import Common, parse, parse_groups, peek
@@ -41,8 +41,8 @@ from fewsure.training.tensorboard import require_tensorboard
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Common):
-    """`fewsure train`, beside those of the method, the data, the network and the training."""
+class ExperimentSource(Common):
+    """Where the options of an experiment come from."""
 
     out: Path = Path("runs/last")
     """The run folder; it must not hold a run yet, unless --resume is given."""
@@ -56,6 +56,15 @@ class Options(Common):
     resume: bool = False
     """Continue the run in --out from its last checkpoint, with the options it was started with; if there is none, start
     it."""
+
+
+Source = TypeVar("Source", bound=ExperimentSource)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(ExperimentSource):
+    """`fewsure train`, beside those of the method, the data, the network and the training."""
+
     checkpoint_every: int = 1000
     """Updates between two checkpoints."""
     keep_last: int = 1
@@ -77,7 +86,7 @@ def main(arguments: list[str]) -> None:
 
         select(arguments[1:])
         return
-    options, experiment = read_experiment(arguments)
+    options, experiment = read_arguments(arguments)
     for name in ("checkpoint_every", "keep_last", "max_skipped"):
         require(getattr(options, name) >= 1, name, "at least 1", getattr(options, name))
     if options.tensorboard:
@@ -126,22 +135,29 @@ def _name_lagging_components(run: Run) -> None:
         )
 
 
-def read_experiment(arguments: list[str]) -> tuple[Options, Experiment]:
-    """Read `train`'s arguments: which options there are, and their defaults, depends on the first few of them."""
+def read_arguments(arguments: list[str]) -> tuple[Options, Experiment]:
+    """Read `train`'s arguments."""
+    return read_experiment(arguments, "train", Options, __doc__)
+
+
+def read_experiment(
+    arguments: list[str], command: str, kind: type[Source], document: str | None
+) -> tuple[Source, Experiment]:
+    """Read a command's arguments: which options there are, and their defaults, depends on the first few of them."""
     if not arguments or arguments[0].startswith("-"):
-        methods = "\n".join(f"  {name:<10}{first_line(kind)}" for name, kind in ALGORITHMS.items())
-        more = "`fewsure train ALGORITHM --help` shows the options of an algorithm, its data and its training."
-        parse("train ALGORITHM", Options, arguments, f"{__doc__}\n{methods}\n\n{more}")
-        raise FewsureError(f"expected `train` to be followed by an algorithm, one of {', '.join(ALGORITHMS)}")
+        methods = "\n".join(f"  {name:<10}{first_line(method)}" for name, method in ALGORITHMS.items())
+        more = f"`fewsure {command} ALGORITHM --help` shows the options of an algorithm, its data and its training."
+        parse(f"{command} ALGORITHM", kind, arguments, f"{document}\n{methods}\n\n{more}")
+        raise FewsureError(f"expected `{command}` to be followed by an algorithm, one of {', '.join(ALGORITHMS)}")
     algorithm, *rest = arguments
     require_known("algorithm", algorithm, list(ALGORITHMS))
-    base = _defaults(algorithm, peek("train", Options, rest))
+    base = _defaults(algorithm, peek(command, kind, rest))
     groups = {group: getattr(base, group) for group in GROUPS}
-    options, groups = parse_groups(f"train {algorithm}", Options, rest, __doc__, **groups)
+    options, groups = parse_groups(f"{command} {algorithm}", kind, rest, document, **groups)
     return options, Experiment(**groups, preset=base.preset)
 
 
-def _defaults(algorithm: str, options: Options) -> Experiment:
+def _defaults(algorithm: str, options: ExperimentSource) -> Experiment:
     """The experiment of the run that is resumed, or of the preset."""
     if options.resume and (options.out / "config.json").exists():
         base = Run.open(options.out).experiment

@@ -1,6 +1,7 @@
 """The Learner: the first thing a user meets."""
 
 import dataclasses
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
@@ -25,6 +26,7 @@ from fewsure.learner.predictor import Predictor
 from fewsure.pipeline import evaluate_run, start_run, train_run
 from fewsure.selection import auto
 from fewsure.selection.baselines import with_baselines
+from fewsure.selection.crossval import FOLDS, TASKS, Plan, cross_validate
 from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, default_data, load_preset
 from fewsure.training.runs import Run
 from fewsure.types import Algorithm
@@ -163,6 +165,40 @@ class Learner:
             run = self._trained().run
             summary = evaluate_run(run, self._device, tasks=tasks, seed=seed, shot=shot)
             return with_baselines(run, summary, self._device) if baselines else summary
+
+    def crossval(
+        self,
+        *,
+        folds: int | None = FOLDS,
+        tasks: int = TASKS,
+        seed: int = 0,
+        shot: int | None = None,
+        baselines: bool = True,
+        out: str | Path | None = None,
+        quiet: bool = False,
+    ) -> dict[str, Any]:
+        """Scores over all groups, each predicted by a learner that has not seen it: those of `fewsure crossval --json`.
+
+        This learner need not be trained, and does not change. `folds=None` has one fold for each group. With `out`, the
+        runs of the folds stay in that folder, and the same call goes on there.
+        """
+        experiments, budget = {self._experiment.algorithm_name: self._experiment} if self._experiment else {}, None
+        if self._auto is not None:
+            experiments, budget = dict(self._auto.experiments), self._auto.budget
+        plan = Plan(
+            experiments,
+            budget=budget,
+            folds=checked(int | None, folds, "folds"),
+            tasks=checked(int, tasks, "tasks"),
+            seed=checked(int, seed, "seed"),
+            shot=checked(int | None, shot, "shot"),
+            baselines=baselines,
+        )
+        with tempfile.TemporaryDirectory(prefix="fewsure-") as folder, silenced(quiet):
+            try:
+                return cross_validate(Path(folder if out is None else out), plan, self._device, resume=True)
+            except Stopped as stopped:
+                raise KeyboardInterrupt("stopped; with `out`, the same call goes on there") from stopped
 
     def certify(
         self,

@@ -14,7 +14,7 @@ from fewsure.data.episodes import RowTasks
 from fewsure.data.fixed_classes import MayFixClasses
 from fewsure.data.memory import forget, remembered
 from fewsure.data.own.doubts import doubts_about_rows, doubts_about_splits
-from fewsure.data.own.rows import SHARES, Rows, Shares, require_shares, row_parts
+from fewsure.data.own.rows import SHARES, Fold, Rows, Shares, require_shares, row_parts
 from fewsure.data.pools import SPLITS, Pool, Split, pool_of_rows, restrict
 from fewsure.data.protocol import Data, pool_on
 from fewsure.data.regression import Regression
@@ -33,6 +33,8 @@ class OwnRows(Data):
 
     shares: Shares = SHARES
     """Shares of the tasks or classes for training, validation and testing, where the data has no split of its own."""
+    fold: Fold = field(default=(), metadata=LEARNED)
+    """The fold that is held out, where folds take the place of shares."""
     scale: Scale | None = field(default=None, metadata=LEARNED)
     """The scale of the training rows."""
 
@@ -67,7 +69,7 @@ class OwnRows(Data):
 def _read(data: OwnRows) -> tuple[dict[Split, Pool], Scale]:
     """The pool of each split, and its scale: the same ones, however many examples a task has."""
     rows = data.rows()
-    parts = row_parts(rows, data.shares, rows.held_out_name)
+    parts = row_parts(rows, data.shares, rows.held_out_name, data.fold)
     train, is_target = parts["train"], rows.y.dtype.kind == "f"
     scale = data.scale or learn_scale(rows.x[train], rows.y[train] if is_target else None, rows.columns, rows.encoding)
     if rows.x.shape[1:] != scale.shape:

@@ -12,6 +12,8 @@ from fewsure.data.encoding import Column
 from fewsure.data.pools import SPLITS, Split
 from fewsure.errors import FewsureError, require
 
+Fold = tuple[int, ...]
+"""(which one from 0, of how many folds over groups or classes); empty for shares."""
 Shares = tuple[float, float, float]
 SHARES: Shares = (0.6, 0.2, 0.2)
 ALIASES: dict[str, Split] = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
@@ -90,8 +92,16 @@ def split_by_name(names: Sequence[str], shares: Shares, what: str, where: str) -
     }
 
 
-def row_parts(rows: Rows, shares: Shares, what: str) -> dict[Split, NDArray[np.bool_]]:
+def row_parts(rows: Rows, shares: Shares, what: str, fold: Fold = ()) -> dict[Split, NDArray[np.bool_]]:
     """Which rows (N,) each split has."""
+    if fold:
+        number, folds = fold
+        tested = _in_fold(rows, number, folds, what)
+        learned = row_parts(replace(rows.take(~tested), tested_elsewhere=True), shares, what)
+        parts = {split: np.zeros(len(rows.y), dtype=bool) for split in SPLITS} | {"test": tested}
+        for split in ("train", "validation"):
+            parts[split][~tested] = learned[split]
+        return parts
     if not rows.tested_elsewhere:
         splits = row_splits(rows, shares, what)
         return {split: splits == split for split in SPLITS}
@@ -101,6 +111,21 @@ def row_parts(rows: Rows, shares: Shares, what: str) -> dict[Split, NDArray[np.b
     rule = split_by_name(names.tolist(), shares, what, rows.where)
     held = np.isin(rows.held_out, [name for name, split in rule.items() if split == "validation"])
     return {"train": ~held, "validation": held, "test": held}
+
+
+def _in_fold(rows: Rows, number: int, folds: int, what: str) -> NDArray[np.bool_]:
+    """The rows (N,) that a fold is tested on, as scikit-learn's GroupKFold has them: folds of about as many rows.
+
+    Where groups have equally many rows, their names in sorted order decide.
+    """
+    from sklearn.model_selection import GroupKFold  # it takes half a second to import
+
+    units, index = np.unique(rows.held_out, return_inverse=True)
+    require(2 <= folds <= len(units), "folds", f"from 2 to {len(units)}, the number of {what}", folds)
+    tested = np.zeros(len(rows.y), dtype=bool)
+    parts = list(GroupKFold(folds).split(index, groups=index))
+    tested[parts[number][1]] = True
+    return tested
 
 
 def row_splits(rows: Rows, shares: Shares, what: str) -> NDArray[np.str_]:

@@ -13,7 +13,7 @@ from fewsure.data.encoding import Column, Missing, encode, input_names, learn_co
 from fewsure.data.io.frames import Frame
 from fewsure.data.io.table_files import Columns, read_table
 from fewsure.data.own.data import OwnClassification, OwnRegression, OwnRows
-from fewsure.data.own.rows import SHARES, Rows, Shares, row_parts
+from fewsure.data.own.rows import SHARES, Fold, Rows, Shares, row_parts
 from fewsure.errors import FewsureError
 
 CHOICE = ", or name the columns to be used with --features"
@@ -57,7 +57,7 @@ class _Tabular(OwnRows):
         rows = Rows(np.empty((len(y), 0)), y, task, split, (), table.where)
         if self.scale and self.scale.encoding:
             return _encoded(rows, table, self.scale.encoding)
-        return with_inputs(rows, table, names, self.shares, self.missing, self.categories)
+        return with_inputs(rows, table, names, self.shares, self.missing, self.categories, self.fold)
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,10 @@ def with_inputs(
     shares: Shares = SHARES,
     missing: Missing = "refuse",
     categories: Sequence[str] = (),
+    fold: Fold = (),
 ) -> Rows:
     """Rows with the inputs that the columns called `names` make, as the training rows have them."""
-    train = row_parts(rows, shares, rows.held_out_name)["train"]
+    train = row_parts(rows, shares, rows.held_out_name, fold)["train"]
     return _encoded(rows, table, learn_columns(table, names, train, missing, categories, CHOICE))
 
 
