@@ -1,1 +1,1 @@
-"""Which method suits a data set: baselines beside a run, and several methods of which one is selected."""
+"""Which method suits a data set: baselines beside a run, one of several methods, and scores over folds."""
