@@ -1,8 +1,8 @@
 """Methods that read the known examples, on sine-line: from the command line to the scores on 1,000 test tasks.
 
-    .venv/bin/python benchmarks/in_context.py tnp        # minutes on one core; adds to results/in-context.json
-    .venv/bin/python benchmarks/in_context.py exact      # the exact posterior on the same tasks
-    make results                                         # docs/results/sine-line.md from the JSON
+    .venv/bin/python benchmarks/in_context.py simpa-latent --seed 0      # minutes on one core
+    .venv/bin/python benchmarks/in_context.py exact                      # the exact posterior on the same tasks
+    make results                                                         # docs/results/sine-line.md from the JSON
 
 The settings are the recommended ones, or the options of `fewsure train` that follow. The test tasks are those of the
 record of `fewsure reproduce regression`. `benchmarks/own_tables.py` has the same methods on real tables.
@@ -13,8 +13,11 @@ import json
 import resource
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import torch
@@ -27,6 +30,8 @@ from fewsure.core.vectorise import take
 from fewsure.evaluation.evaluate import BLOCK, unseen_block
 from fewsure.evaluation.scoring.predict import Predict
 from fewsure.evaluation.scoring.regression import RegressionScorer
+from fewsure.report.styles import display_name
+from fewsure.report.tables import ABSENT, interval, markdown_table
 from fewsure.reproduce.targets import TARGETS
 from fewsure.training.experiment import load_preset
 from fewsure.version import __version__
@@ -36,6 +41,21 @@ TASKS, SHOT = 1000, 5
 EXACT, FUNCTIONS = "exact", 256
 """The name of the exact posterior, and the functions drawn from it for each task."""
 SCORES = ("tasks", "shot", "mse", "nll", "crps", "coverage_90", "ece", "seconds")
+SECTION = """## On one CPU core
+
+{table}
+
+1. {tasks:,} unseen test tasks of seed {test_seed}, the same for all rows. ± is a 95 % interval over tasks. With several
+   seeds, scores and intervals are means over seeds, and sd is the standard deviation over seeds.
+2. The exact posterior knows how tasks are made. {functions} functions of it are drawn for each task.
+3. NLL, CRPS and coverage are those of labels, so each method's noise is in them.
+4. Each method has its recommended settings. Training is in processor seconds of one core of a shared machine.
+
+{runs}
+
+    .venv/bin/python benchmarks/in_context.py METHOD --seed SEED        # minutes on one core
+    .venv/bin/python benchmarks/in_context.py exact
+"""
 
 
 def measure(method: str, options: list[str], seed: int, run: Path) -> dict[str, Any]:
@@ -89,6 +109,50 @@ def exact() -> dict[str, Any]:
         "version": __version__,
         "device": "cpu",
     }
+
+
+def entries(rows: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """(name, rows of all seeds) of each method with its options; the exact posterior first, then the lowest NLL."""
+
+    def name(row: dict[str, Any]) -> str:
+        known = "exact posterior" if row["method"] == EXACT else display_name(row["method"])
+        return " ".join([known, *row["options"]])
+
+    found = [(key, list(group)) for key, group in groupby(sorted(rows, key=name), key=name)]
+    return sorted(found, key=lambda entry: (entry[1][0]["method"] != EXACT, averaged(entry[1], "nll")["mean"]))
+
+
+def averaged(rows: Sequence[dict[str, Any]], key: str) -> dict[str, float]:
+    """A score and its interval over tasks, both averaged over seeds."""
+    return {part: mean(row[key][part] for row in rows) for part in ("mean", "ci95")}
+
+
+def section(rows: Sequence[dict[str, Any]]) -> str:
+    """The section of docs/results/sine-line.md."""
+    names = {"mse": "MSE", "nll": "NLL", "crps": "CRPS", "coverage_90": "coverage of 90 %"}
+
+    def cell(found: Sequence[dict[str, Any]], key: str) -> str:
+        spread = f" (sd {stdev(row[key]['mean'] for row in found):.3f})" if len(found) > 1 else ""
+        return interval(averaged(found, key), 3) + spread
+
+    def training(found: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+        if found[0]["method"] == EXACT:
+            return (ABSENT,) * 3
+        seconds = mean(row["train_cpu_seconds"] for row in found)
+        return str(len(found)), f"{found[0]['updates']:,}", f"{seconds:,.0f} s"
+
+    known = entries(rows)
+    table = [(name, *(cell(found, key) for key in names), *training(found)) for name, found in known]
+    runs = [
+        (name, str(row["seed"]), *(f"{row[key]['mean']:.3f}" for key in names), f"{row['train_cpu_seconds']:,.0f} s")
+        for name, found in known[1:]
+        for row in sorted(found, key=lambda row: row["seed"])
+    ]
+    return SECTION.format(
+        **known[0][1][0],
+        table=markdown_table(("", *names.values(), "seeds", "updates", "training"), table),
+        runs=markdown_table(("run", "seed", *names.values(), "training"), runs),
+    )
 
 
 def processor_seconds() -> float:

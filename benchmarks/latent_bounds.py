@@ -15,7 +15,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from fewsure.core.vectorise import count, draw_per_task, for_each, take
 from fewsure.data.sets.sine_line import Functions, SineLine
 from fewsure.evaluation.metrics.summary import mean_over_tasks
 from fewsure.pipeline import start_run, train_run
+from fewsure.report.tables import interval, markdown_table
 from fewsure.theory.pac_bayes import theorem_1, theorem_1_of_draws
 from fewsure.training.experiment import Experiment, load_preset
 from fewsure.training.runs import Run
@@ -50,6 +51,38 @@ NODES = 16
 """Of Gauss and Hermite's rule, for the noise on a label."""
 BLOCK = 20
 SEED = 0
+
+
+PAGE = """# Results: Theorem 1
+
+With this page you can see how much Theorem 1 guarantees about a new task. Beside it stands an oracle that knows how
+tasks are made.
+
+## Sine-line
+
+The loss is {loss}.
+Each bound holds with probability {confidence} for its own task, in the {form} form.
+
+{table}
+
+1. The bound is the mean over tasks. ± is a 95 % interval over tasks. q = p and the oracle have the first of the tasks.
+2. A bound is violated where the expected loss exceeds it. The true function gives that loss. A share of {allowed} is
+   allowed.
+3. The bounds of SImPa-latent and of q = p pay for the error of {networks:,} drawn networks.
+4. q = p is SImPa-latent's prior without a look at the examples.
+5. The oracle's prior is {functions:,} functions, drawn as tasks are made. Its posterior is q ∝ p e^(−λ L̂) with the best
+   λ for each task. With this prior no posterior has a smaller bound.
+6. One run trains for all numbers of examples: `--preset bounds`, {updates:,} updates.
+7. Seed {train_seed} for training and {seed} for the new tasks. Device: {device}. fewsure {version}. Training took
+   {train_seconds:,.0f} s on one core of a shared machine, and measuring {seconds:,.0f} s of a core.
+
+    .venv/bin/python benchmarks/latent_bounds.py    # about 20 minutes on one core
+
+`fewsure certify RUN --shot 5 20 100` gives the same bounds of a run of your own.
+
+{more}
+[Guarantees](../guarantees.md#theorem-1-of-one-task) has the conditions and the proof.
+"""
 
 
 def main() -> None:
@@ -203,6 +236,27 @@ def oracle_bound(
     drawn = Functions(*(parameter[chosen] for parameter in prior))
     risk = expected_loss(drawn(grid.expand(JUDGES, -1)), truth, noise_std).mean()
     return {"bound": bound[best], "loss": loss[best], "kl": kl[best], "risk": risk}
+
+
+def page(record: Mapping[str, Any], more: str) -> str:
+    """docs/results/bounds.md, with `more` behind the section of sine-line."""
+    headers = ("examples", "posterior", "bound", "loss on them", "expected loss", "KL, nats", "violated")
+    rows = [
+        (
+            str(row["shot"]),
+            {"simpa-latent": "SImPa-latent"}.get(name, name),
+            interval(found["bound"], 3),
+            *(f"{found[key]['mean']:.3f}" for key in ("loss", "risk")),
+            f"{found['kl']['mean']:.2f}",
+            f"{100 * found['violated']:.2f} % of {found['tasks']:,}",
+        )
+        for row in record["rows"]
+        for name, found in row.items()
+        if name != "shot"
+    ]
+    shares = {"allowed": record["delta"], "confidence": 1 - record["delta"]}
+    values = record | {name: f"{100 * share:.0f} %" for name, share in shares.items()}
+    return PAGE.format(**values, table=markdown_table(headers, rows), more=more)
 
 
 if __name__ == "__main__":

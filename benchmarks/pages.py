@@ -23,7 +23,9 @@ from fewsure.reproduce.run import results_figure
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from collapse import functions_figure, spread_figure, spread_table  # noqa: E402 (beside this file)
+import in_context  # noqa: E402 (these are beside this file)
+import latent_bounds  # noqa: E402
+from collapse import functions_figure, spread_figure, spread_table  # noqa: E402
 
 RESULTS, README, COLLAPSE = ROOT / "results", ROOT / "README.md", ROOT / "docs" / "collapse.md"
 PAGES = {
@@ -69,53 +71,6 @@ Device: {device}. Versions: {versions}. Data: {source}.
 """
 
 
-ON_A_CORE = """## On one CPU core
-
-{table}
-
-1. {tasks:,} unseen test tasks of seed {test_seed}; ± is a 95 % interval over tasks. The exact posterior knows how tasks
-   are made; it was scored on tasks of its own.
-2. Each method has its recommended settings. Training is in processor seconds of one core.
-
-    .venv/bin/python benchmarks/in_context.py tnp        # minutes on one core
-"""
-
-
-BOUNDS = """# Results: Theorem 1
-
-With this page you can see how much Theorem 1 guarantees about a new task. Beside it stands an oracle that knows how
-tasks are made.
-
-## Sine-line
-
-The loss is {loss}.
-Each bound holds with probability {confidence} for its own task, in the {form} form.
-
-{table}
-
-1. The bound is the mean over tasks. ± is a 95 % interval over tasks. q = p and the oracle have the first of the tasks.
-2. A bound is violated where the expected loss exceeds it. The true function gives that loss. A share of {allowed} is
-   allowed.
-3. The bounds of SImPa-latent and of q = p pay for the error of {networks:,} drawn networks.
-4. q = p is SImPa-latent's prior without a look at the examples.
-5. The oracle's prior is {functions:,} functions, drawn as tasks are made. Its posterior is q ∝ p e^(−λ L̂) with the best
-   λ for each task. With this prior no posterior has a smaller bound.
-6. One run trains for all numbers of examples: `--preset bounds`, {updates:,} updates.
-
-[Guarantees](../guarantees.md#theorem-1-of-one-task) has the conditions and the proof.
-
-## Run it again
-
-    .venv/bin/python benchmarks/latent_bounds.py    # about 20 minutes on one core
-    make results
-
-`fewsure certify RUN --shot 5 20 100` gives the same bounds of a run of your own.
-
-Seed {train_seed} for training and {seed} for the new tasks. Device: {device}. fewsure {version}. Training took
-{train_seconds:,.0f} s on one core of a shared machine, and measuring {seconds:,.0f} s of a core.
-"""
-
-
 class Score(NamedTuple):
     """One score of one method."""
 
@@ -157,49 +112,10 @@ def tables_page(record: Mapping[str, Any]) -> str:
     return TABLES.format(**values)
 
 
-def on_a_core(in_context: Sequence[Mapping[str, Any]], exact: Mapping[str, Any]) -> str:
-    """The section of `benchmarks/in_context.py`."""
-    names = {"mse": "MSE", "nll": "NLL", "crps": "CRPS", "coverage_90": "coverage of 90 %"}
-
-    def cells(row: Mapping[str, Any]) -> list[str]:
-        return [f"{row[key]['mean']:.3f} ± {row[key]['ci95']:.3f}" if key in row else ABSENT for key in names]
-
-    table = [("exact posterior", *cells(exact), ABSENT, ABSENT)]
-    for row in in_context:
-        name = " ".join([display_name(row["method"]), *row["options"]])
-        trained = (f"{row['updates']:,}", f"{row['train_cpu_seconds']:,.0f} s")
-        table.append((f"{name}, seed {row['seed']}", *cells(row), *trained))
-    return ON_A_CORE.format(**in_context[0], table=markdown_table(("", *names.values(), "updates", "training"), table))
-
-
-def bounds_page(record: Mapping[str, Any]) -> str:
-    """The page of `benchmarks/latent_bounds.py`."""
-    headers = (
-        "examples",
-        "posterior",
-        "bound",
-        "loss on them",
-        "expected loss",
-        "KL, nats",
-        "violated",
-    )
-    rows = [
-        (
-            str(row["shot"]),
-            {"simpa-latent": "SImPa-latent"}.get(name, name),
-            f"{found['bound']['mean']:.3f} ± {found['bound']['ci95']:.3f}",
-            *(f"{found[key]['mean']:.3f}" for key in ("loss", "risk")),
-            f"{found['kl']['mean']:.2f}",
-            f"{100 * found['violated']:.2f} % of {found['tasks']:,}",
-        )
-        for row in record["rows"]
-        for name, found in row.items()
-        if name != "shot"
-    ]
-    shares = {"allowed": record["delta"], "confidence": 1 - record["delta"]}
-    values = record | {name: f"{100 * share:.0f} %" for name, share in shares.items()}
-    values["table"] = markdown_table(headers, rows)
-    return BOUNDS.format(**values)
+MORE = {
+    "sine-line": lambda: in_context.section(_read("in-context")),
+}
+"""Page → what follows the tables of its targets."""
 
 
 def results_table(rows: Sequence[Sequence[str]]) -> str:
@@ -223,14 +139,15 @@ def worth(rows: Sequence[Sequence[str]]) -> str:
 
 def comparisons() -> list[tuple[str, ...]]:
     """On each problem the best of ours beside the best baseline."""
-    regression, exact = _rows("regression"), _read("exact_posterior")
-    printed = Score("BMAML, the paper's best,", REFERENCE[setting(regression[0])]["bmaml"]["mse"]["mean"])
-    assert printed.mean == min(found["mse"]["mean"] for found in REFERENCE[setting(regression[0])].values())
-    sine = _best(regression, "mse")
-    problem = "Sine and line, 5 examples: squared error"
+    on_a_core = dict(in_context.entries(_read("in-context")))
+    sine, exact, tnp = (
+        {key: Score(name, **in_context.averaged(on_a_core[name], key)) for key in ("mse", "nll")}
+        for name in ("SImPa-latent", "exact posterior", "TNP")
+    )
+    problem = "Sine and line, 5 examples"
     rows = [
-        _row(problem, sine, printed, "sine-line", lowest=True),
-        _row(problem, sine, Score("exact posterior", **exact["mse"]), "sine-line", lowest=True),
+        _row(f"{problem}: squared error", sine["mse"], exact["mse"], "sine-line", lowest=True),
+        _row(f"{problem}: NLL", sine["nll"], tnp["nll"], "sine-line", lowest=True),
     ]
     omniglot = _rows("omniglot")
     name, found = max(REFERENCE[setting(omniglot[0])].items(), key=lambda entry: entry[1]["accuracy"]["mean"])
@@ -318,15 +235,20 @@ def write(out: Path | None = None) -> None:
     for page, (title, targets) in PAGES.items():
         exact = _read("exact_posterior") if targets == ("regression",) else None
         parts = [Part(target, _rows(target), exact=exact) for target in targets]
-        more = on_a_core(_read("in-context"), _read("exact_posterior")) if page == "sine-line" else ""
-        write_atomically(folder / f"{page}.md", data_page(title, parts, more))
+        write_atomically(folder / f"{page}.md", data_page(title, parts, MORE[page]() if page in MORE else ""))
         for part in parts:
             write_atomically(folder / "figures" / f"{part.target}.png", figure_png(results_figure(part.rows)))
-    collapse = _read("collapse")
-    for name, figure in {"spread": spread_figure(collapse), "functions": functions_figure(collapse)}.items():
-        write_atomically(folder / "figures" / f"collapse-{name}.png", figure_png(figure))
+    figures = {
+        "collapse-spread": spread_figure(_read("collapse")),
+        "collapse-functions": functions_figure(_read("collapse")),
+    }
+    for name, figure in figures.items():
+        write_atomically(folder / "figures" / f"{name}.png", figure_png(figure))
     write_atomically(folder / "tables.md", tables_page(_read("tabular")))
-    write_atomically(folder / "bounds.md", bounds_page(_read("latent-bounds")))
+    write_atomically(
+        folder / "bounds.md",
+        latent_bounds.page(_read("latent-bounds"), ""),
+    )
     bench_page(_read("bench-h200"), folder / "speed.md", on_cpu=_read("bench-cpu"))
     if out is None:
         for path, fill in ((README, filled), (COLLAPSE, filled_collapse)):
