@@ -219,7 +219,7 @@ def test_conformal_prediction_refuses_bad_input() -> None:
 
 def calibration(**changes: object) -> Calibration:
     scores = torch.rand(30, generator=torch.Generator().manual_seed(0)).double()
-    facts = {"score": "probability", "way": 5, "shot": 1, "query": 15, "transductive": True}
+    facts = {"score": "probability", "way": 5, "shot": 1, "query": 75, "transductive": True}
     facts |= {"environment": "omniglot, 330 classes of its test pool", "seed": 3, "samples": 32}
     facts |= {"checkpoint": "c0ffee", "draws": {"shared/theta": torch.arange(3.0)}}
     return Calibration(**({"scores": scores, "sizes": torch.tensor([10, 5, 15])} | facts | changes))  # type: ignore[arg-type]
@@ -283,7 +283,7 @@ def test_a_damaged_calibration_is_refused(tmp_path: Path) -> None:
     save_file(tensors, path)  # without its facts
     with pytest.raises(FewsureError, match="cannot be read"):
         conformal.load(path)
-    path.write_bytes(whole.replace(b'\\"format\\": 3', b'\\"format\\": 1'))
+    path.write_bytes(whole.replace(f'\\"format\\": {conformal.FORMAT}'.encode(), b'\\"format\\": 1'))
     with pytest.raises(FewsureError, match="of another format"):
         conformal.load(path)
 

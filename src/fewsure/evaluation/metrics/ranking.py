@@ -9,6 +9,7 @@ def area_under_roc(scores: Float[Tensor, " N"], positive: Bool[Tensor, " N"]) ->
 
     NaN where all examples are of one kind.
 
+    >>> import torch
     >>> area_under_roc(torch.tensor([0.9, 0.6, 0.6, 0.1]), torch.tensor([True, True, False, False]))
     tensor(0.8750)
     """
@@ -20,6 +21,7 @@ def area_under_roc(scores: Float[Tensor, " N"], positive: Bool[Tensor, " N"]) ->
 def average_precision(scores: Float[Tensor, " N"], positive: Bool[Tensor, " N"]) -> Float[Tensor, ""]:
     """AUPRC: the precision at the score of each positive example, averaged over them; NaN where there are none.
 
+    >>> import torch
     >>> average_precision(torch.tensor([0.9, 0.6, 0.6, 0.1]), torch.tensor([True, True, False, False]))
     tensor(0.8333)
     """
