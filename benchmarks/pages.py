@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import in_context  # noqa: E402 (these are beside this file)
 import latent_bounds  # noqa: E402
+import omniglot_bound  # noqa: E402
+import omniglot_latent  # noqa: E402
 from collapse import functions_figure, spread_figure, spread_table  # noqa: E402
 
 RESULTS, README, COLLAPSE = ROOT / "results", ROOT / "README.md", ROOT / "docs" / "collapse.md"
@@ -114,6 +116,7 @@ def tables_page(record: Mapping[str, Any]) -> str:
 
 MORE = {
     "sine-line": lambda: in_context.section(_read("in-context")),
+    "omniglot": lambda: omniglot_latent.section(_read("omniglot-latent")),
 }
 """Page → what follows the tables of its targets."""
 
@@ -241,14 +244,13 @@ def write(out: Path | None = None) -> None:
     figures = {
         "collapse-spread": spread_figure(_read("collapse")),
         "collapse-functions": functions_figure(_read("collapse")),
+        "omniglot-latent": omniglot_latent.frontier_figure(_read("omniglot-latent")),
     }
     for name, figure in figures.items():
         write_atomically(folder / "figures" / f"{name}.png", figure_png(figure))
     write_atomically(folder / "tables.md", tables_page(_read("tabular")))
-    write_atomically(
-        folder / "bounds.md",
-        latent_bounds.page(_read("latent-bounds"), ""),
-    )
+    of_classes = omniglot_bound.section(_read("omniglot-bound"))
+    write_atomically(folder / "bounds.md", latent_bounds.page(_read("latent-bounds"), of_classes))
     bench_page(_read("bench-h200"), folder / "speed.md", on_cpu=_read("bench-cpu"))
     if out is None:
         for path, fill in ((README, filled), (COLLAPSE, filled_collapse)):
