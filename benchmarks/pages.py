@@ -1,4 +1,4 @@
-"""Write the pages of docs/results/, the README's table and the tables of docs/collapse.md from results/*.json.
+"""Write the pages of docs/results/ from results/*.json, and the tables of the README and of pages that hold more.
 
 make results                 or: .venv/bin/python benchmarks/pages.py [--out FOLDER]
 """
@@ -27,9 +27,11 @@ import in_context  # noqa: E402 (these are beside this file)
 import latent_bounds  # noqa: E402
 import omniglot_bound  # noqa: E402
 import omniglot_latent  # noqa: E402
+import task_cost  # noqa: E402
 from collapse import functions_figure, spread_figure, spread_table  # noqa: E402
 
 RESULTS, README, COLLAPSE = ROOT / "results", ROOT / "README.md", ROOT / "docs" / "collapse.md"
+LATENT = ROOT / "docs" / "methods" / "simpa-latent.md"
 PAGES = {
     "sine-line": ("Results: sine-line", ("regression",)),
     "omniglot": ("Results: Omniglot", ("omniglot",)),
@@ -216,6 +218,11 @@ def filled_collapse(text: str) -> str:
     return _filled(text, {"spread": f"\n{spread_table(_read('collapse'))}\n"})
 
 
+def filled_latent(text: str) -> str:
+    """The page on SImPa-latent with its costs."""
+    return _filled(text, {"cost": f"\n{task_cost.table(_read('task-cost'))}\n"})
+
+
 def _filled(text: str, parts: Mapping[str, str]) -> str:
     for name, part in parts.items():
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
@@ -253,7 +260,7 @@ def write(out: Path | None = None) -> None:
     write_atomically(folder / "bounds.md", latent_bounds.page(_read("latent-bounds"), of_classes))
     bench_page(_read("bench-h200"), folder / "speed.md", on_cpu=_read("bench-cpu"))
     if out is None:
-        for path, fill in ((README, filled), (COLLAPSE, filled_collapse)):
+        for path, fill in ((README, filled), (COLLAPSE, filled_collapse), (LATENT, filled_latent)):
             write_atomically(path, fill(path.read_text(encoding="utf-8")))
 
 

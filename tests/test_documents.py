@@ -63,9 +63,14 @@ def test_results_are_of_the_best_trials_and_of_the_test_tasks_that_the_command_d
         assert row["seed"] == TARGETS[target].test_seed
 
 
-def test_the_page_on_the_collapse_has_the_tables_that_make_results_writes(pages: dict[str, Any]) -> None:
-    page = (DOCS / "collapse.md").read_text()
-    assert pages["filled_collapse"](page) == page
+@pytest.mark.parametrize(
+    ("page", "fill"), [("collapse.md", "filled_collapse"), ("methods/simpa-latent.md", "filled_latent")]
+)
+def test_a_page_with_more_than_results_has_the_tables_that_make_results_writes(
+    pages: dict[str, Any], page: str, fill: str
+) -> None:
+    text = (DOCS / page).read_text()
+    assert pages[fill](text) == text
 
 
 def test_the_section_on_certificates_is_what_its_command_writes() -> None:
