@@ -29,7 +29,7 @@ def test_list_says_what_there_is_and_where(own_data: Path, tmp_path: Path, capsy
     assert main(["data", "list", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["data_root"] == str(own_data)
-    names = "omniglot cifar-fs mini-imagenet tiered-imagenet mini-imagenet-leo tiered-imagenet-leo"
+    names = "omniglot cifar-fs mini-imagenet tiered-imagenet mini-imagenet-leo tiered-imagenet-leo fs-mol"
     assert set(result["data_sets"]) == set(names.split())
     assert result["data_sets"]["omniglot"]["found"] == ["train", "validation"]
     assert result["data_sets"]["cifar-fs"]["found"] == []

@@ -78,7 +78,7 @@ def test_within_a_group_all_classes_of_a_task_share_it_and_groups_that_are_too_s
 
 
 def test_pixels_become_numbers_between_0_and_1() -> None:
-    pool = numbered([3, 3])._replace(examples=torch.tensor([[0], [51], [255]] * 2, dtype=torch.uint8))
+    pool = numbered([3, 3])._replace(examples=torch.tensor([0, 51, 255] * 2, dtype=torch.uint8).reshape(6, 1, 1, 1))
     tasks, _ = Episodes(pool, way=2, shot=1, query=2).sample(3, streams.generator(0, "test"))
     values = torch.cat([tasks.support.x, tasks.query.x], dim=1).flatten().unique()
     torch.testing.assert_close(values, torch.tensor([0.0, 0.2, 1.0]))

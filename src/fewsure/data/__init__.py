@@ -8,6 +8,7 @@ from fewsure.data.own.images import Images, OwnConv4Options
 from fewsure.data.own.tables import Table, TableClasses
 from fewsure.data.protocol import Data, Tasks
 from fewsure.data.sets.cifar_fs import CifarFs
+from fewsure.data.sets.fs_mol import FsMol
 from fewsure.data.sets.leo import MiniImageNetLeo, TieredImageNetLeo
 from fewsure.data.sets.mini_imagenet import MiniImageNet
 from fewsure.data.sets.omniglot import Omniglot
@@ -40,6 +41,7 @@ DATA: dict[str, DataKind] = {
     "tiered-imagenet": DataKind(TieredImageNet, Conv4Options, PHOTOGRAPHS),
     "mini-imagenet-leo": DataKind(MiniImageNetLeo, FeatureHeadOptions, FEATURES),
     "tiered-imagenet-leo": DataKind(TieredImageNetLeo, FeatureHeadOptions, FEATURES),
+    "fs-mol": DataKind(FsMol, FeatureHeadOptions, ("fs-mol",)),
     "features": DataKind(Features, FeatureHeadOptions, FEATURES),
     "images": DataKind(Images, OwnConv4Options, OWN_CLASSES),
     "table": DataKind(Table, MlpOptions, OWN_REGRESSION),
@@ -52,6 +54,6 @@ DATA: dict[str, DataKind] = {
 
 DATA_SETS = {
     kind.data_set.name: kind.data_set
-    for kind in (Omniglot, CifarFs, MiniImageNet, TieredImageNet, MiniImageNetLeo, TieredImageNetLeo)
+    for kind in (Omniglot, CifarFs, MiniImageNet, TieredImageNet, MiniImageNetLeo, TieredImageNetLeo, FsMol)
 }
 """Name → what is known about a published data set."""

@@ -62,6 +62,8 @@ class DataSet:
     """The files that `fewsure data get` downloads, if there is an official source."""
     version: int = 1
     """Raised whenever a change to the reader changes what it gives, so that caches are made anew."""
+    packed: bool = False
+    """Whether an example is a row of bits, 8 to a byte."""
     place: Path | None = None
     """Where it is, if not in the data root."""
     unreadable: float = 0.0
@@ -74,8 +76,8 @@ class DataSet:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of an example: bytes for images, floats for features."""
-        return np.dtype(np.uint8 if len(self.shape) == 3 else np.float32)
+        """The type of an example: bytes for images and packed bits, floats for features."""
+        return np.dtype(np.uint8 if len(self.shape) == 3 or self.packed else np.float32)
 
     @property
     def how_to_get(self) -> str:

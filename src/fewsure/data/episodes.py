@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fewsure.data.augmentation import Augmentation
-from fewsure.data.pools import Pool
+from fewsure.data.pools import Pool, network_inputs
 from fewsure.errors import FewsureError
 from fewsure.types import Batch, Facts, Task
 
@@ -128,11 +128,10 @@ class RowTasks:
 
 
 def _inputs(pool: Pool, rows: Tensor, augmentation: Augmentation | None, generator: torch.Generator) -> Tensor:
-    """The examples in these rows (T, N) of a pool as networks see them: bytes become numbers in [0, 1]."""
+    """The examples in these rows (T, N) of a pool as networks see them."""
     flat = rows.flatten()
     examples = pool.examples[flat] if augmentation is None else augmentation(pool.examples, flat, generator)
-    x = examples.to(torch.get_default_dtype()).reshape(*rows.shape, *examples.shape[1:])
-    return x / 255 if examples.dtype == torch.uint8 else x
+    return network_inputs(examples).reshape(*rows.shape, *examples.shape[1:-1], -1)
 
 
 def _rows_of(pool: Pool, classes: Tensor, most: int, count: int, generator: torch.Generator) -> Tensor:

@@ -5,7 +5,7 @@ from typing import overload
 
 import torch
 
-from fewsure.data.pools import Pool
+from fewsure.data.pools import Pool, network_inputs
 from fewsure.types import Batch
 
 
@@ -30,11 +30,10 @@ class PoolGroups(Sequence[Batch]):
         if isinstance(index, slice):
             return [self[number] for number in range(len(self))[index]]
         number = range(len(self))[index]
-        examples = self._pool.examples[int(self._pool.starts[number]) : int(self._pool.starts[number + 1])]
-        x = examples.to(torch.get_default_dtype())
+        x = network_inputs(self._pool.examples[int(self._pool.starts[number]) : int(self._pool.starts[number + 1])])
         if self._rows:
             return Batch(x[:, :-1], x[:, -1:])
         labels = torch.full((len(x),), number, device=x.device)
         if self._pool.labels is not None:
             labels = self._pool.labels[int(self._pool.starts[number]) : int(self._pool.starts[number + 1])]
-        return Batch(x / 255 if examples.dtype == torch.uint8 else x, labels)
+        return Batch(x, labels)

@@ -21,7 +21,7 @@ class Pool(NamedTuple):
     """Class k is called `classes[k]` and owns `examples[starts[k] : starts[k + 1]]`."""
 
     examples: Tensor
-    """uint8 images (N, C, H, W), or float32 features (N, D)."""
+    """uint8 images (N, C, H, W), packed bits (N, D / 8), or float32 features (N, D)."""
     starts: Tensor
     """(K + 1,) int64, rising from 0 to N."""
     classes: tuple[str, ...]
@@ -42,6 +42,19 @@ class Pool(NamedTuple):
         """The same pool with its tensors on a device."""
         labels = None if self.labels is None else self.labels.to(device)
         return self._replace(examples=self.examples.to(device), starts=self.starts.to(device), labels=labels)
+
+
+def network_inputs(examples: Tensor) -> Tensor:
+    """Examples of a pool as networks see them: the bytes of images become numbers in [0, 1], packed bits 0 or 1.
+
+    >>> network_inputs(torch.tensor([[0b10100000]], dtype=torch.uint8))
+    tensor([[1., 0., 1., 0., 0., 0., 0., 0.]])
+    """
+    if examples.dtype == torch.uint8 and examples.dim() == 2:
+        places = torch.arange(7, -1, -1, dtype=torch.uint8, device=examples.device)
+        return (examples.unsqueeze(-1) >> places & 1).flatten(1).to(torch.get_default_dtype())
+    x = examples.to(torch.get_default_dtype())
+    return x / 255 if examples.dtype == torch.uint8 else x
 
 
 def pool_checksum(examples: Tensor, starts: Tensor, classes: Sequence[str]) -> str:
