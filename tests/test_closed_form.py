@@ -15,10 +15,13 @@ from fewsure import Learner, Table
 from fewsure.algorithms.boosting import Boosting
 from fewsure.algorithms.gp import Gp
 from fewsure.algorithms.linear import Mean, Mixed, Ridge
+from fewsure.algorithms.pacoh import Pacoh
+from fewsure.algorithms.parts.kernels import covariance
 from fewsure.core import streams
 from fewsure.core.vectorise import draw_per_task
 from fewsure.networks.losses import regression
 from fewsure.networks.mlp import Mlp
+from fewsure.training.engine import Engine
 from fewsure.types import Algorithm, Batch, Parts, Stage, Task
 
 from .data_fixtures import REAL_DATA
@@ -33,7 +36,9 @@ METHODS: dict[str, Algorithm] = {
     "mixed-slopes": Mixed(slopes=True),
     "gp": Gp(("constant", "linear", "rbf"), fit_rows=21),
     "gp-all": Gp(("constant", "rbf", "exponential", "matern32", "matern52", "periodic"), "constant"),
+    "gp-one-length": Gp(("linear", "rbf", "periodic"), ard=False),
     "gp-deep": Gp(learn_features=True),
+    "gp-deep-mean": Gp(("rbf",), learn_features=True, trend="network"),
     "boosting": Boosting(trees=3, leaves=4, depth=2),
 }
 
@@ -204,9 +209,9 @@ def test_boosted_trees_are_those_of_scikit_learn(double: bool, request: pytest.F
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, "pacoh"])
 def test_sampled_functions_have_the_posteriors_mean_and_variance(name: str) -> None:
-    algorithm = METHODS[name]
+    algorithm = METHODS.get(name, Pacoh(particles=1))
     meta = algorithm.init(MODEL, torch.Generator().manual_seed(1))
     support, at, count = task(), task(4, seed=1).x, 20_000
     posterior = algorithm.adapt(meta, MODEL, support, {})
@@ -218,6 +223,53 @@ def test_sampled_functions_have_the_posteriors_mean_and_variance(name: str) -> N
     torch.testing.assert_close(functions.std(0), found.function_stds[:, 0], rtol=0.05, atol=1e-8)
     noise = meta["noise"]["log_std"].exp()
     torch.testing.assert_close(found.stds.square(), found.function_stds.square() + noise.square())
+    if isinstance(algorithm, Gp):
+        known, asked = algorithm._features(meta, MODEL, support.x), algorithm._features(meta, MODEL, at)
+        prior = covariance(algorithm.kernels, meta["kernel"], torch.cat([asked, known]))
+        of_labels = prior[4:, 4:] + noise.square() * torch.eye(len(known))
+        expected = prior[:4, :4] - prior[:4, 4:] @ torch.linalg.solve(of_labels, prior[4:, :4])
+        torch.testing.assert_close(functions.T.cov(), expected, atol=0.03 * float(expected.max()), rtol=0)
+
+
+@pytest.mark.usefixtures("float64")
+def test_one_particle_of_pacoh_climbs_to_the_mode_of_the_hyper_posterior() -> None:
+    algorithm, examples, one = Pacoh(particles=1, prior_tasks=7), task(5), task(4, seed=1)
+    meta = algorithm.init(MODEL, torch.Generator().manual_seed(1))
+    on = (meta, Task(*(Batch(*(part.unsqueeze(0) for part in batch)) for batch in (one, examples))), {}, {})
+    gradient, _ = Engine(algorithm, MODEL).gradient(*on, Stage(torch.tensor(0), 1))
+
+    def log_hyper_posterior(parts: Parts) -> Tensor:
+        """ln P(φ) + Σ ln Z / (√(n m) + 1), of 7 tasks like this one, for each of their 9 examples."""
+        process = {part: {name: value[0] for name, value in params.items()} for part, params in parts.items()}
+        x, y = torch.cat([one.x, examples.x]), torch.cat([one.y, examples.y])
+        features = MODEL.network.embedding(process["embedding"], x)
+        of_labels = covariance(("rbf",), process["kernel"], features)
+        of_labels = of_labels + process["noise"]["log_std"].exp().square() * torch.eye(9)
+        mean = MODEL.network(process["mean"], x).squeeze(-1)
+        evidence = torch.distributions.MultivariateNormal(mean, of_labels).log_prob(y.squeeze(-1))
+        matrices = [v for p in process.values() for v in p.values() if v.dim() == 2]
+        others = [v for p in process.values() for v in p.values() if v.dim() < 2]
+        stds = ((matrices, 0.5), (others, 3.0))
+        log_prior = -sum((value / std).square().sum() / 2 for values, std in stds for value in values)
+        return (7 * evidence / (63**0.5 + 1) + log_prior) * (63**0.5 + 1) / 63
+
+    expected = torch.func.grad(log_hyper_posterior)(meta)
+    for part, params in gradient.items():
+        for name, value in params.items():
+            torch.testing.assert_close(value, -expected[part][name])
+
+
+@pytest.mark.usefixtures("float64")
+def test_particles_of_pacoh_predict_as_the_mixture_of_their_processes() -> None:
+    algorithm, at = Pacoh(particles=3), task(5, seed=1).x
+    meta = algorithm.init(MODEL, torch.Generator().manual_seed(1))
+    found = algorithm.predictive(algorithm.adapt(meta, MODEL, task(), {}), MODEL, at, {})
+    torch.testing.assert_close(found.weights, torch.full((5, 3), 1 / 3))
+    for number in range(3):
+        one = {part: {name: value[number] for name, value in params.items()} for part, params in meta.items()}
+        mean, std = density(algorithm.process, one, task(), at)
+        np.testing.assert_allclose(found.means[:, number], mean)
+        np.testing.assert_allclose(found.stds[:, number], std)
 
 
 @pytest.fixture(scope="module")

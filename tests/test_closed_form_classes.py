@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fewsure import Learner
+from fewsure.algorithms.dkt import Dkt
 from fewsure.algorithms.linear import Ridge
 from fewsure.algorithms.logistic import Logistic
 from fewsure.algorithms.simpleshot import SimpleShot
@@ -25,6 +26,8 @@ METHODS: dict[str, Algorithm] = {
     "logistic": Logistic(),
     "ridge": Ridge(),
     "ridge-deep": Ridge(learn_features=True),
+    "dkt": Dkt(),
+    "dkt-deep": Dkt(("rbf",), learn_features=True),
 }
 
 
@@ -110,7 +113,29 @@ def test_ridge_is_that_of_scikit_learn_on_indicators() -> None:
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", ["simpleshot", "logistic", "ridge"])
+def test_deep_kernel_transfer_is_the_gaussian_process_of_scikit_learn_on_indicators() -> None:
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+    from sklearn.multioutput import MultiOutputRegressor
+
+    one, spread, length, noise = task(), 0.7, 1.6, 0.2
+    kernel = ConstantKernel(spread**2) * RBF(length) + WhiteKernel(noise**2)
+    reference = MultiOutputRegressor(GaussianProcessRegressor(kernel, optimizer=None, alpha=0.0))
+    reference.fit(one.support.x.numpy(), np.eye(WAY)[one.support.y] - 1 / WAY)
+    found = [process.predict(one.query.x.numpy(), return_std=True) for process in reference.estimators_]
+    mean, std = (np.stack(parts, 1) for parts in zip(*found, strict=True))
+    codes = np.eye(WAY) - 1 / WAY
+    density = np.exp(-(((codes - mean[:, None]) / std[:, None]) ** 2).sum(-1) / 2)
+    meta = {
+        "kernel": {"rbf.log_std": torch.tensor(spread).log(), "rbf.log_length": torch.tensor([length]).log()},
+        "noise": {"log_std": torch.tensor(noise).log()},
+    }
+    expected = density / density.sum(1, keepdims=True)
+    np.testing.assert_allclose(logits(Dkt(("rbf",)), meta, one).softmax(-1), expected, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", ["simpleshot", "logistic", "ridge", "dkt"])
 def test_fit_finds_numbers_that_solve_new_tasks_better_than_the_first_ones(name: str) -> None:
     algorithm = METHODS[name]
     first = algorithm.init(MODEL, torch.Generator().manual_seed(0))
@@ -123,7 +148,7 @@ def test_fit_finds_numbers_that_solve_new_tasks_better_than_the_first_ones(name:
     assert loss(fitted) < loss(first)
 
 
-@pytest.mark.parametrize("name", ["simpleshot", "logistic", "ridge"])
+@pytest.mark.parametrize("name", ["simpleshot", "logistic", "ridge", "dkt"])
 def test_it_is_trained_without_updates_certified_and_takes_any_way(name: str, tmp_path: Path) -> None:
     data = {f"class {number}": batch.x.numpy() for number, batch in enumerate(classes(30))}
     learner = Learner(name, data, shot=2, query=4, way=3, device="cpu").train(quiet=True)

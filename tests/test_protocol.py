@@ -144,7 +144,7 @@ def test_it_predicts_with_one_and_with_many_samples(experiment: Experiment, samp
     looped = for_each(predict, loop=True)((tasks, noise, prediction_noise), meta)
     functions = vectorised.shape[1]
     assert vectorised.shape == (TASKS, functions, experiment.data.query_size, model.outputs)
-    components = getattr(algorithm, "components", 1)  # each has an equal share
+    components = getattr(algorithm, "components", getattr(algorithm, "particles", 1))  # each has an equal share
     assert functions in {1, getattr(algorithm, "particles", 1), components * math.ceil(samples / components)}
     torch.testing.assert_close(vectorised, looped, rtol=1e-4, atol=1e-5)
 

@@ -6,10 +6,12 @@ from fewsure.algorithms.abml import Abml
 from fewsure.algorithms.bmaml import Bmaml
 from fewsure.algorithms.boosting import Boosting
 from fewsure.algorithms.cnp import Cnp
+from fewsure.algorithms.dkt import Dkt
 from fewsure.algorithms.gp import Gp
 from fewsure.algorithms.linear import Mean, Mixed, Ridge
 from fewsure.algorithms.logistic import Logistic
 from fewsure.algorithms.maml import Maml
+from fewsure.algorithms.pacoh import Pacoh
 from fewsure.algorithms.platipus import Platipus
 from fewsure.algorithms.protonet import ProtoNet
 from fewsure.algorithms.simpa import Simpa
@@ -30,12 +32,14 @@ ALGORITHMS: dict[str, type[Any]] = {
     "bmaml": Bmaml,
     "protonet": ProtoNet,
     "gp": Gp,
+    "pacoh": Pacoh,
     "mixed": Mixed,
     "ridge": Ridge,
     "mean": Mean,
     "boosting": Boosting,
     "simpleshot": SimpleShot,
     "logistic": Logistic,
+    "dkt": Dkt,
 }
 """Name on the command line → the dataclass of hyper-parameters that is the method."""
 
@@ -45,11 +49,13 @@ __all__ = [
     "Bmaml",
     "Boosting",
     "Cnp",
+    "Dkt",
     "Gp",
     "Logistic",
     "Maml",
     "Mean",
     "Mixed",
+    "Pacoh",
     "Platipus",
     "ProtoNet",
     "Ridge",

@@ -7,7 +7,8 @@ learning with point sets"). β of m(x) = β·(1, x) is the generalised least squ
 maximise the evidence of whole training groups.
 
 Features of the base network make a deep kernel (Patacchiola et al., 2020, "Bayesian meta-learning for the few-shot
-setting via deep kernels"). Updates train it by the evidence of tasks.
+setting via deep kernels"), and m(x) may be a network, too. Updates train them by the evidence of tasks. `pacoh` has
+several such processes, and `dkt` is the one for classes.
 """
 
 import math
@@ -22,6 +23,7 @@ from fewsure.algorithms.linear import REGRESSION, with_intercept
 from fewsure.algorithms.parts import linear_gaussian
 from fewsure.algorithms.parts.group_evidence import Whitened, fit_evidence, whitened_rows
 from fewsure.algorithms.parts.kernels import Kernel, covariance, init_kernels, variances
+from fewsure.algorithms.parts.pathwise import function_draws, posterior_functions, prior_functions
 from fewsure.core.vectorise import stack_components
 from fewsure.errors import require, require_known
 from fewsure.types import Algorithm, Batch, Draw, Info, Kind, Mixture, Model, Noise, Parts, Stage, Task
@@ -41,10 +43,11 @@ class Gp(Algorithm):
     baseline: ClassVar[bool] = True
 
     kernels: tuple[str, ...] = ("constant", "linear", "rbf", "matern32")
-    """The kernels that are added up, of constant, linear, rbf, exponential, matern32, matern52 and periodic; each but
-    the first has a scale for every input."""
-    trend: Literal["constant", "linear"] = "linear"
-    """m(x): one constant for all tasks, or a linear function of the inputs."""
+    """The kernels that are added up, of constant, linear, rbf, exponential, matern32, matern52 and periodic."""
+    ard: bool = True
+    """A length scale, and a spread of slopes, for every input; off, one for all."""
+    trend: Literal["constant", "linear", "network"] = "linear"
+    """m(x): one constant for all tasks, a linear function of the inputs, or with learned features a base network."""
     learn_features: bool = False
     """Kernels see features: the base network without its last layer, trained by updates. Off, they see inputs."""
     fit_groups: int = 200
@@ -57,15 +60,18 @@ class Gp(Algorithm):
         require(len(set(self.kernels)) == len(self.kernels), "kernels", "different ones", self.kernels)
         for name in self.kernels:
             require_known("kernels", name, get_args(Kernel))
+        fitted = self.learn_features or self.trend != "network"
+        require(fitted, "trend", "constant or linear without learn_features", self.trend)
         require(self.fit_groups >= 1, "fit_groups", "at least 1", self.fit_groups)
         require(self.fit_rows >= 2, "fit_rows", "at least 2", self.fit_rows)
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
-        network, inputs = model.network, math.prod(model.network.inputs)
+        network = model.network
         embedding = {"embedding": network.embedding.init(generator)} if self.learn_features else {}
+        columns = torch.zeros(1 + math.prod(network.inputs) if self.trend == "linear" else 1)
         return embedding | {
-            "mean": {"mean": torch.zeros(1 + inputs if self.trend == "linear" else 1)},
-            "kernel": init_kernels(self.kernels, network.width if self.learn_features else inputs),
+            "mean": network.init(generator) if self.trend == "network" else {"mean": columns},
+            "kernel": init_kernels(self.kernels, self._width(model), ard=self.ard),
             "noise": {"log_std": torch.tensor(math.log(0.5))},
         }
 
@@ -86,7 +92,9 @@ class Gp(Algorithm):
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
         x = self._features(meta, model, support.x)
-        residual = support.y.double() - self._mean(meta, support.x)
+        residual = support.y.double() - self._mean(meta, model, support.x)
+        order = residual.squeeze(-1).argsort()  # so that a drawn function does not depend on the order of examples
+        x, residual = x[order], residual[order]
         noise_std = meta["noise"]["log_std"].double().exp()
         conditioned = linear_gaussian.condition(covariance(self.kernels, meta["kernel"], x), residual, noise_std)
         return meta | {"conditioned": {"x": x} | conditioned._asdict()}
@@ -96,16 +104,20 @@ class Gp(Algorithm):
         x, y = (torch.cat(parts) for parts in zip(task.support, task.query, strict=True))
         prior = covariance(self.kernels, meta["kernel"], self._features(meta, model, x))
         noise_std = meta["noise"]["log_std"].double().exp()
-        evidence = linear_gaussian.log_evidence(prior, y.double() - self._mean(meta, x), noise_std)
+        evidence = linear_gaussian.log_evidence(prior, y.double() - self._mean(meta, model, x), noise_std)
         loss = -evidence.to(y.dtype) / len(y)
         return loss, {"loss": loss, "noise_std": noise_std.to(y.dtype)}
 
     def prediction_noise(self, model: Model, samples: int, support: int) -> Mapping[str, Draw]:
-        return {"function": Draw((samples,))}
+        return function_draws(self.kernels, self._width(model), samples, support)
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
-        mean, variance = self._moments(posterior, model, x)
-        return (mean + variance.sqrt() * noise["function"].to(mean)).mT.unsqueeze(-1).to(x.dtype)
+        features, (conditioned, known) = self._features(posterior, model, x), _examples(posterior)
+        cross = covariance(self.kernels, posterior["kernel"], features, known)
+        prior, of_examples = (prior_functions(self.kernels, posterior["kernel"], at, noise) for at in (features, known))
+        of_labels = posterior["noise"]["log_std"].double().exp() * noise["labels"][:, : known.shape[0]].double()
+        drawn = posterior_functions(conditioned, cross, prior, of_examples + of_labels)
+        return (self._mean(posterior, model, x).mT + drawn).unsqueeze(-1).to(x.dtype)
 
     def predictive(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Mixture:
         mean, variance = self._moments(posterior, model, x)
@@ -113,11 +125,10 @@ class Gp(Algorithm):
 
     def _moments(self, posterior: Parts, model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance (N, 1) of a task's function at each x."""
-        features, support = self._features(posterior, model, x), posterior["conditioned"]
-        conditioned = linear_gaussian.Conditioned(support["weights"], support["root"])
-        cross = covariance(self.kernels, posterior["kernel"], features, support["x"])
+        features, (conditioned, known) = self._features(posterior, model, x), _examples(posterior)
+        cross = covariance(self.kernels, posterior["kernel"], features, known)
         prior = variances(self.kernels, posterior["kernel"], features)
-        mean = self._mean(posterior, x) + linear_gaussian.posterior_mean(conditioned, cross)
+        mean = self._mean(posterior, model, x) + linear_gaussian.posterior_mean(conditioned, cross)
         return mean, linear_gaussian.posterior_variance(conditioned, cross, prior)
 
     def _features(self, parts: Parts, model: Model, x: Tensor) -> Tensor:
@@ -128,7 +139,13 @@ class Gp(Algorithm):
         columns = with_intercept(x)
         return columns if self.trend == "linear" else columns[:, :1]
 
-    def _mean(self, parts: Parts, x: Tensor) -> Tensor:
+    def _width(self, model: Model) -> int:
+        """The numbers that kernels see of an input."""
+        return model.network.width if self.learn_features else math.prod(model.network.inputs)
+
+    def _mean(self, parts: Parts, model: Model, x: Tensor) -> Tensor:
+        if self.trend == "network":
+            return model.network(parts["mean"], x).double()
         return self._columns(x) @ parts["mean"]["mean"].double().unsqueeze(-1)
 
     def _rows(self, group: Batch, generator: torch.Generator) -> Group:
@@ -138,3 +155,9 @@ class Gp(Algorithm):
         x, y = (torch.cat([part[chosen], part[:1].expand(missing, *part.shape[1:])]) for part in group)
         known = torch.arange(self.fit_rows, device=x.device) < len(chosen)
         return x.flatten(1).double(), self._columns(x), y.double(), known
+
+
+def _examples(posterior: Parts) -> tuple[linear_gaussian.Conditioned, Tensor]:
+    """The process given a task's labels, and the features of its examples."""
+    found = posterior["conditioned"]
+    return linear_gaussian.Conditioned(found["weights"], found["root"]), found["x"]

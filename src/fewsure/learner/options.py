@@ -16,12 +16,14 @@ Method = Literal[
     "bmaml",
     "protonet",
     "gp",
+    "pacoh",
     "mixed",
     "ridge",
     "mean",
     "boosting",
     "simpleshot",
     "logistic",
+    "dkt",
 ]
 
 
@@ -30,6 +32,7 @@ class Options(TypedDict, total=False):
 
     activation: Literal["relu", "silu"]
     amplitude: Sequence[float]
+    ard: bool
     budget: float | str
     categories: Sequence[str]
     centred: bool
@@ -108,6 +111,8 @@ class Options(TypedDict, total=False):
     precision: Literal["auto", "tf32", "float32", "bf16"]
     prior_lr: float
     prior_std: float | None
+    prior_tasks: int
+    prior_weight_std: float
     prototype_weight: float
     query: int
     refinements: int
@@ -145,7 +150,7 @@ class Options(TypedDict, total=False):
     train_way: int | None
     tree_lr: float
     trees: int
-    trend: Literal["constant", "linear"]
+    trend: Literal["constant", "linear", "network"]
     updates: int
     warm_up_tasks: int
     way: int

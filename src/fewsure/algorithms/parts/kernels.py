@@ -1,4 +1,4 @@
-"""Covariance functions of numbers, with a length scale for each input (ARD), as functions of their logarithms.
+"""Covariance functions of numbers, with a length scale for each input (ARD) or for all, as functions of logarithms.
 
 with d² = Σ ((x − x′) / ℓ)²
     constant       s²                                linear     Σ s_i² x_i x′_i
@@ -29,15 +29,16 @@ STATIONARY: dict[str, Callable[[Tensor], Tensor]] = {
 """k / s² as a function of d²."""
 
 
-def init_kernels(names: Sequence[str], width: int) -> Params:
-    """The logarithms of a sum of kernels on `width` inputs of unit spread: a wide length scale for each."""
+def init_kernels(names: Sequence[str], width: int, *, ard: bool = True) -> Params:
+    """The logarithms of a sum of kernels on `width` inputs of unit spread: a wide length scale for each, or for all."""
     params: Params = {}
+    scales = width if ard else 1
     for name in names:
-        params[f"{name}.log_std"] = torch.zeros(width) if name == "linear" else torch.zeros(())
+        params[f"{name}.log_std"] = torch.zeros(scales) if name == "linear" else torch.zeros(())
         if name in STATIONARY or name == "periodic":
-            params[f"{name}.log_length"] = torch.full((width,), math.log(2 * math.sqrt(width)))
+            params[f"{name}.log_length"] = torch.full((scales,), math.log(2 * math.sqrt(width)))
         if name == "periodic":
-            params["periodic.log_period"] = torch.zeros(width)
+            params["periodic.log_period"] = torch.zeros(scales)
     return params
 
 

@@ -25,7 +25,7 @@ class Conditioned(NamedTuple):
     """A Gaussian process given n labels."""
 
     weights: Tensor
-    """(n, 1): C⁻¹ (y − m(X))."""
+    """(n, 1), or (n, C) of C functions: C⁻¹ (y − m(X))."""
     root: Tensor
     """(n, n): L⁻¹."""
 
@@ -55,14 +55,14 @@ def add_noise(covariance: Tensor, noise_std: Tensor, known: Tensor | None = None
 
 
 def condition(covariance: Tensor, residual: Tensor, noise_std: Tensor) -> Conditioned:
-    """Given labels whose residuals y − m(X) are (n, 1), with K (n, n) at their inputs."""
+    """Given labels whose residuals y − m(X) are (n, C), of C functions, with K (n, n) at their inputs."""
     factor = cholesky(add_noise(covariance, noise_std))
     root = torch.linalg.solve_triangular(factor, torch.eye(len(factor)).to(factor), upper=False)
     return Conditioned(root.mT @ (root @ residual), root)
 
 
 def posterior_mean(conditioned: Conditioned, cross: Tensor) -> Tensor:
-    """(N, 1), less m(x), from k(x, X) (N, n)."""
+    """(N, 1), or (N, C), less m(x), from k(x, X) (N, n)."""
     return cross @ conditioned.weights
 
 
@@ -79,14 +79,17 @@ def posterior_covariance(conditioned: Conditioned, cross: Tensor, prior: Tensor)
 
 
 def log_evidence(covariance: Tensor, residual: Tensor, noise_std: Tensor, known: Tensor | None = None) -> Tensor:
-    """ln N(y; m(X), K + σ² I) from the residuals y − m(X) (n, 1), of all labels or of the `known` ones (n,)."""
+    """ln N(y; m(X), K + σ² I) from the residuals y − m(X) (n, C), of all labels or of the `known` ones (n,).
+
+    Of C functions with one kernel it is the sum of their evidences.
+    """
     factor = cholesky(add_noise(covariance, noise_std, known))
     residual = residual if known is None else residual * known.unsqueeze(-1)
     whitened = torch.linalg.solve_triangular(factor, residual, upper=False)
     count = len(residual) if known is None else known.sum()
     constant = count * math.log(2 * math.pi)
     log_root = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    evidence: Tensor = -0.5 * (whitened.square().sum() + constant) - log_root
+    evidence: Tensor = -0.5 * whitened.square().sum() - residual.shape[1] * (0.5 * constant + log_root)
     return evidence
 
 
