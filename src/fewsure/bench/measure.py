@@ -3,7 +3,7 @@
 import json
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,23 +12,15 @@ from typing import Any
 import torch
 
 from fewsure.bench.cases import KINDS, TASKS, Case, headline_cases
-from fewsure.bench.long import PRECISIONS, evaluation_at_scale, training_curve
 from fewsure.bench.scaling import growth, sweeps
 from fewsure.bench.timing import matrix_rate, operations_of_a_task, time_reference, time_updates
-from fewsure.core.config import from_json
 from fewsure.core.devices import device_name
 from fewsure.core.files import write_atomically
 from fewsure.core.progress import ProgressLine
-from fewsure.errors import FewsureError, require, require_known
+from fewsure.errors import require, require_known
 from fewsure.version import __version__
 
-SECTIONS = {
-    "cases": ("method", "tasks", "precision", "T", "chunk_size"),
-    "scaling": ("method", "varied"),
-    "curves": ("precision",),
-    "evaluations": ("method", "data"),
-}
-"""Section of the record → the names that tell its rows apart."""
+PRECISIONS = ("float32", "tf32", "bf16")
 
 
 @dataclass(frozen=True)
@@ -49,10 +41,6 @@ class Plan:
     """Tasks held in memory at once; `none` for all."""
     precisions: tuple[str, ...] = ("tf32",)
     """Precisions to time the methods under: `float32`, `tf32`, `bf16`."""
-    curve_updates: int = 0
-    """Updates of training curves under each precision; 0 for none."""
-    evaluated_tasks: int = 0
-    """Tasks of a long evaluation of SImPa and MAML on the first kind of task; 0 for none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kinds", tuple(kind.replace("x", "×") for kind in self.kinds))
@@ -62,58 +50,31 @@ class Plan:
             require_known("precisions", precision, list(PRECISIONS))
         require(min(self.tasks) >= 2, "tasks", "at least 2", min(self.tasks))
         require(self.seconds > 0, "seconds", "a number above 0", self.seconds)
-        require(self.curve_updates >= 0, "curve_updates", "at least 1, or 0 for none", self.curve_updates)
-        enough = self.evaluated_tasks == 0 or self.evaluated_tasks >= 2
-        require(enough, "evaluated_tasks", "at least 2, or 0", self.evaluated_tasks)
 
 
 def measure(plan: Plan, device: torch.device, results: Path | None) -> dict[str, Any]:
     """The record of all measurements. Each is written to `results` at once, in case the command is stopped."""
     began = time.perf_counter()
-    facts = {
+    record: dict[str, Any] = {
+        "seconds": 0.0,
+        "cases": [],
+        "scaling": [],
         "device": device_name(device),
         "version": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
+        "matrix_rate": matrix_rate(device),
     }
-    record = _earlier(results, facts) | facts | {"matrix_rate": matrix_rate(device)}
-    spent = record["seconds"]
     work = _work(plan, device, record["matrix_rate"])
     with ProgressLine("timing") as line:
         for number, (section, name, one) in enumerate(work):
             line.show(number, len(work), name)
-            _put(record[section], one(), SECTIONS[section])
-            record["seconds"] = round(spent + time.perf_counter() - began, 1)
+            record[section].append(one())
+            record["seconds"] = round(time.perf_counter() - began, 1)
             if results is not None:
                 write_atomically(results, json.dumps(record, indent=1) + "\n")
     return record
-
-
-def _earlier(results: Path | None, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The measurements of other commands on this machine, from the file."""
-    nothing: dict[str, Any] = {"seconds": 0.0} | {section: [] for section in SECTIONS}
-    if results is None or not results.is_file():
-        return nothing
-    try:
-        found: dict[str, Any] = nothing | from_json(results.read_text(encoding="utf-8"))
-    except (ValueError, TypeError):
-        raise FewsureError(f"expected measurements of `fewsure bench` in {results}, but it holds others") from None
-    for name in ("device", "version", "torch", "threads"):
-        if found.get(name) != facts[name]:
-            raise FewsureError(
-                f"{results} holds measurements of {name} {found.get(name)}, and this is {facts[name]}; "
-                "name another file with --results"
-            )
-    return found
-
-
-def _put(rows: list[dict[str, Any]], row: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Add a row, or replace the one with the same names. Values that were not measured now stay."""
-    places = [place for place, old in enumerate(rows) if all(old.get(name) == row.get(name) for name in names)]
-    place = places[0] if places else len(rows)
-    before = rows[place] if places else {}
-    rows[place : place + 1] = [row | {name: value for name, value in before.items() if row.get(name) is None}]
 
 
 def _work(plan: Plan, device: torch.device, roof: float) -> list[tuple[str, str, Callable[[], dict[str, Any]]]]:
@@ -128,15 +89,6 @@ def _work(plan: Plan, device: torch.device, roof: float) -> list[tuple[str, str,
                     at = asked.with_options("training", precision=precision)
                     measure = partial(_measured, at, asked, device, plan, roof, references)
                     work.append(("cases", f"{case.method}, {case.tasks}, T = {tasks}, {precision}", measure))
-    if plan.evaluated_tasks:
-        for case in headline_cases(plan.kinds[:1]):
-            if case.method in ("maml", "simpa, no KL"):
-                evaluation = partial(evaluation_at_scale, case.experiment, device, plan.evaluated_tasks)
-                work.append(("evaluations", f"evaluation of {case.method}", evaluation))
-    if plan.curve_updates:
-        for precision in PRECISIONS:
-            curve = partial(training_curve, precision, device, plan.curve_updates)
-            work.append(("curves", f"training under {precision}", curve))
     if plan.scaling:
         for sweep in sweeps():
             name = f"{sweep.case.method} over {sweep.varied}"

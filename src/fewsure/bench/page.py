@@ -1,6 +1,6 @@
 """Measurements of `fewsure bench` as a table, and as a page."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,6 @@ def bench_table(record: Row) -> str:
         f"{curve['method']}: grows with {curve['varied']} by the power {curve['slope']:.2f} "
         f"(the paper's count: {curve['paper_slope']:.2f})"
         for curve in record["scaling"]
-    ]
-    more += [
-        f"simpa under {curve['precision']}: MSE {curve['mse']:.3f}, ECE {curve['ece']:.4f}, NLL {curve['nll']:.2f} "
-        f"after {curve['updates'][-1]:,} updates"
-        for curve in record["curves"]
-    ]
-    more += [
-        f"{found['method']}: {found['tasks']:,} tasks evaluated in {found['seconds']:,.1f} s"
-        for found in record["evaluations"]
     ]
     return "\n".join([head, "", table, *(["", *more] if more else [])])
 
@@ -66,27 +57,8 @@ def _notes(record: Row) -> Iterator[str]:
             f"Measured are {operations:,.0f} times the operations and {time:,.0f} times the time."
         )
     if tasks := [curve for curve in record["scaling"] if curve["varied"] == "T"]:
-        powers = _listed(f"{curve['slope']:.2f} ({curve['method']})" for curve in tasks)
+        powers = " and ".join(f"{curve['slope']:.2f} ({curve['method']})" for curve in tasks)
         yield f"Time grows with T by the power {powers}: a GPU that is not full does more tasks in the same time."
-    if curves := record["curves"]:
-        scores = _listed(f"{curve['mse']:.3f} under {curve['precision']}" for curve in curves)
-        yield (
-            f"After {curves[0]['updates'][-1]:,} updates of simpa the MSE on {curves[0]['validation_tasks']} "
-            f"validation tasks is {scores}. One seed each: chance alone makes such differences."
-        )
-    if found := record["evaluations"]:
-        times = _listed(f"{one['seconds']:,.1f} s with {one['method']}" for one in found)
-        yield f"Evaluating {found[0]['tasks']:,} tasks takes {times}."
-
-
-def _listed(parts: Iterable[str]) -> str:
-    """Words as a list in a sentence.
-
-    >>> _listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    *first, last = parts
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _cases(record: Row) -> list[tuple[str, ...]]:

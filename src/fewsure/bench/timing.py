@@ -117,11 +117,6 @@ def _median_seconds(work: Callable[[int], object], device: torch.device, seconds
     return statistics.median(window(size) for _ in range(WINDOWS))
 
 
-def allocated_memory(device: torch.device) -> float | None:
-    """GiB of the device that are in use; None on a CPU."""
-    return torch.cuda.memory_allocated(device) / 2**30 if device.type == "cuda" else None
-
-
 def _forget_memory(device: torch.device) -> None:
     """Free the memory of the cases before, so that the peak is that of the next."""
     if device.type == "cuda":

@@ -5,7 +5,7 @@ after another, kernel by kernel, with a copy of everything for each task. All ra
 
 examples:
   fewsure bench --kinds sine-line --seconds 2
-  fewsure bench --device cuda --precisions tf32 bf16 --scaling --curve-updates 10000 \
+  fewsure bench --device cuda --precisions tf32 bf16 --scaling \
       --results results/bench-h200.json --page docs/results/speed.md
 """
 
@@ -24,7 +24,7 @@ class Options(Common):
     """`fewsure bench`, beside those of the plan."""
 
     results: Path | None = None
-    """Where the measurements go as JSON. A file of the same machine and version keeps its other measurements."""
+    """Where the measurements go as JSON."""
     page: Path | None = None
     """Where they go as a Markdown page."""
 

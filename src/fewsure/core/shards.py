@@ -13,7 +13,7 @@ A file is whole or not there, and one whose header says something else is not ta
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -48,19 +48,6 @@ class Store(Protocol):
 
     def write(self, first: int, shard: Shard) -> None:
         """Keep one."""
-
-
-@dataclass(frozen=True)
-class DiscardShards:
-    """Shards that are summed up and not kept; `written` is told how many tasks each had."""
-
-    written: Callable[[int], None]
-
-    def read(self, first: int, tasks: int) -> Shard | None:
-        return None
-
-    def write(self, first: int, shard: Shard) -> None:
-        self.written(rows(shard.records))
 
 
 class InMemory(dict[int, Shard]):
