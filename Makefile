@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install quickstart test test-fast kernel-test browser-test soak audit bench results lint types format lock wheel docs docs-lock tutorial tutorial-test clean
+.PHONY: help install quickstart test test-fast kernel-test browser-test audit bench results lint types format lock wheel docs docs-lock tutorial tutorial-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -36,9 +36,6 @@ browser-test: install docs ## The report and the site in headless Chromium (inst
 	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null \
 		|| $(if $(filter 0,$(shell id -u)),,sudo) apt-get install --yes --no-install-recommends chromium
 	$(BIN)/python -m pytest tests/test_browser.py tests/test_site.py
-
-soak: install ## Faults, full disks, several processes, bad input and a long run, as JSON (an hour)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.reliability all
 
 audit: ## Known vulnerabilities of the pinned dependencies (asks pypi.org)
 	test -x .venv/audit/bin/pip-audit || $(PYTHON) -m venv .venv/audit

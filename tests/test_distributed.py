@@ -20,9 +20,8 @@ from fewsure.training.runs import Run
 from fewsure.training.update import MetaUpdate
 
 from .reliability import short
-from .reliability.faults import ROOT
+from .reliability.faults import ROOT, one_thread
 from .reliability.ranks import METHODS, OFFSET, TASKS
-from .reliability.soak import one_thread
 
 pytestmark = pytest.mark.slow
 

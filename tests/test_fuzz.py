@@ -20,7 +20,7 @@ from fewsure.errors import FewsureError
 from .reliability.fuzz import MEMORY, NAMES, Guard, Reader, all_readers, attempt, structure, values_in
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "40"))
-"""For each reader and kind of change; `make soak` takes more."""
+"""For each reader and kind of change; `notebook/reliability.py fuzz` takes more."""
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,4 @@
-"""What it takes to trust a long run: faults, full disks, several processes, long runs and bad input.
+"""What it takes to trust a long run: faults, full disks, several processes and bad input.
 
-`python -m tests.reliability PART` runs one part at full length and prints what it found as JSON. `make soak` does all.
-The tests call the same functions with small numbers.
+The tests call these functions with small numbers, and `notebook/reliability.py` at full length.
 """

@@ -407,3 +407,8 @@ def on_disk(log: list[tuple[str, Any, Any]], folder: Path, *, names_first: bool,
         if folder in name.parents:
             found[str(name.relative_to(folder))] = content
     return found
+
+
+def one_thread() -> dict[str, str]:
+    """The environment of a process that shares the machine."""
+    return os.environ | {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,8 +28,7 @@ from fewsure.training.runs import CHECKPOINT, Run
 from fewsure.types import Algorithm
 from tests.helpers import small_simpa
 
-from .faults import ROOT, Breaker, replaced_os, wait_until_there
-from .soak import one_thread
+from .faults import Breaker, replaced_os, wait_until_there
 
 METHODS: dict[str, Algorithm] = {"simpa": small_simpa(kl="moment+critic"), "maml": Maml(inner_steps=2)}
 TASKS = 7
@@ -200,51 +198,3 @@ def relative_difference(a: Any, b: Any) -> float:
         return abs(a - b) / max(1.0, abs(a))
     assert a == b, f"{a!r} and {b!r}"
     return 0.0
-
-
-def broken_job(breaking: Callable[["subprocess.Popen[str]"], None], updates: int = 300, *more: str) -> dict[str, Any]:
-    """Break a `torchrun` job once it has a checkpoint: how and how soon it ends, what it says, and whether it resumes.
-
-    `more` are options of torchrun.
-    """
-    with tempfile.TemporaryDirectory() as place:
-        whole, folder = Path(place) / "whole", Path(place) / "broken"
-        assert ended(torchrun(whole, updates))[0] == 0
-        job = torchrun(folder, updates, *more)
-        wait_until_there(folder / CHECKPOINT)
-        breaking(job)
-        began = time.monotonic()
-        code, said = ended(job)
-        seconds, stopped_at = time.monotonic() - began, Run.open(folder).load(torch.device("cpu")).update
-        assert ended(torchrun(folder, updates))[0] == 0
-        return {
-            "seconds_until_it_ended": round(seconds, 1),
-            "exit_code": code,
-            "message": next(iter(re.findall(r"fewsure: (.*)", said)), ""),
-            "stopped_at": stopped_at,
-            "updates": updates,
-            "equal": (folder / CHECKPOINT).read_bytes() == (whole / CHECKPOINT).read_bytes(),
-        }
-
-
-def torchrun(folder: Path, updates: int, *more: str) -> "subprocess.Popen[str]":
-    """Two processes that train MAML."""
-    options = f"--updates {updates} --tasks 4 --hidden 8 --checkpoint-every 20 --device cpu --json --resume".split()
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *more]
-    command = [*start, "-m", "fewsure", "train", "maml", *options, "--out", str(folder)]
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=ROOT, env=one_thread(), text=True, **pipes)  # type: ignore[call-overload, no-any-return]
-
-
-def ended(job: "subprocess.Popen[str]") -> tuple[int, str]:
-    """The exit code of a job, and what it said."""
-    with job:
-        _, said = job.communicate(timeout=600)
-    return job.returncode, said
-
-
-def kill_second(job: "subprocess.Popen[str]") -> None:
-    """Kill −9 the second process of a job."""
-    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-    (second,) = (int(child) for child in children if b"\0RANK=1\0" in Path(f"/proc/{child}/environ").read_bytes())
-    os.kill(second, signal.SIGKILL)

@@ -5,8 +5,7 @@ import subprocess
 import sys
 from typing import Any
 
-from .faults import ROOT
-from .soak import one_thread
+from .faults import ROOT, one_thread
 
 SETUP = "import json, torch; torch.set_num_threads(1); from tests.reliability import faults, ranks"
 
