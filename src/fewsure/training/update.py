@@ -1,10 +1,11 @@
-"""One meta-update, from the random stream to the stepped meta-parameters; on a GPU it is recorded once and replayed.
+"""One meta-update, from the random stream to the stepped meta-parameters, which is recorded once and replayed.
 
-The recording is a CUDA graph of the whole update: sampling of tasks and noise, adaptation, meta-gradient, Adam, and the
-sums of what is logged. A replay costs the host one call, whatever the algorithm does. Each number of support examples
-has a recording of its own.
+On a GPU the recording is a CUDA graph of the whole update: sampling of tasks and noise, adaptation, meta-gradient,
+Adam, and the sums of what is logged. A replay costs the host one call, whatever the algorithm does. On a CPU it holds
+the operations of a vectorised meta-gradient. Each number of support examples has a recording of its own.
 """
 
+from collections.abc import Callable
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -16,13 +17,15 @@ from fewsure.core.cores import keep_freed_memory
 from fewsure.core.cuda_graph import CudaGraph
 from fewsure.core.devices import precision
 from fewsure.core.distributed import task_share, weighted_sum, world_size
+from fewsure.core.replay import Replay, require_compiler
 from fewsure.core.vectorise import draw_noise, take
 from fewsure.data import Tasks
+from fewsure.errors import require
 from fewsure.training.engine import Engine
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.schedule import learning_rate
-from fewsure.types import Parts, Stage
+from fewsure.types import Info, Noise, Parts, Stage, Task
 
 
 def new_optimiser(meta: Parts, options: Training, device: torch.device) -> Optimiser:
@@ -48,11 +51,21 @@ class Trouble(NamedTuple):
     """The terms that were not finite in the first of them, in words; the cause comes first."""
 
 
+_Gradient = Callable[[Parts, Task, Noise, Noise, Tensor], tuple[Parts, Info]]
+
+
+def _gradient(
+    engine: Engine, options: Training, meta: Parts, tasks: Task, shared: Noise, noise: Noise, update: Tensor
+) -> tuple[Parts, Info]:
+    return engine.gradient(meta, tasks, shared, noise, Stage(update, options.tasks, options.updates))
+
+
 class _Size(NamedTuple):
     """The part that updates with one number of support examples share."""
 
     tasks: Tasks
     recorded: CudaGraph[None]
+    gradient: _Gradient
 
 
 class MetaUpdate:
@@ -77,6 +90,10 @@ class MetaUpdate:
         self._update = torch.zeros((), dtype=torch.long, device=device)
         # Messages between processes are not recorded: that has never been tried on a machine with several GPUs.
         self._records = device.type == "cuda" and experiment.training.cuda_graph and world_size() == 1
+        self._replays = device.type == "cpu" and not self._engine.loop
+        if experiment.training.compile:
+            require(self._replays, "compile", "off for convolutions on a CPU, and on a GPU", True)
+            require_compiler()
         self._sizes: dict[int, _Size] = {}
         self._noise_spec = cache(partial(algorithm.noise, model))
         self._names: list[str] = []
@@ -97,9 +114,12 @@ class MetaUpdate:
         shot = drawn_shot(self._experiment, update)
         if shot not in self._sizes:
             recorded = CudaGraph[None](self._generator, name="the update", records=self._records)
-            self._sizes[shot] = _Size(self._tasks.with_shot(shot), recorded)
+            gradient: _Gradient = partial(_gradient, self._engine, options)
+            if self._replays:
+                gradient = Replay(gradient, compiled=options.compile)
+            self._sizes[shot] = _Size(self._tasks.with_shot(shot), recorded, gradient)
         size = self._sizes[shot]
-        size.recorded(lambda: self._make(size.tasks))
+        size.recorded(lambda: self._make(size))
         self._count += 1
 
     def means(self) -> dict[str, float]:
@@ -132,18 +152,17 @@ class MetaUpdate:
         """Updates since `forget_means`."""
         return self._count
 
-    def _make(self, source: Tasks) -> None:
+    def _make(self, size: _Size) -> None:
         with precision(self._experiment.training.precision):
-            self._make_precisely(source)
+            self._make_precisely(size)
 
-    def _make_precisely(self, source: Tasks) -> None:
+    def _make_precisely(self, size: _Size) -> None:
         tasks = self._experiment.training.tasks
-        meta_batch, _ = source.sample(tasks, self._generator)
+        meta_batch, _ = size.tasks.sample(tasks, self._generator)
         support, query = meta_batch.support.x.shape[1], meta_batch.query.x.shape[1]
         shared, noise = draw_noise(self._noise_spec(support, query), tasks, self._generator)
-        stage = Stage(self._update, tasks, self._experiment.training.updates)
         own_tasks, own_noise = take((meta_batch, noise), self._share)
-        found = self._engine.gradient(self._meta, own_tasks, shared, own_noise, stage)
+        found = size.gradient(self._meta, own_tasks, shared, own_noise, self._update)
         gradient, info = weighted_sum(found, (self._share.stop - self._share.start) / tasks)
         terms = torch.stack(list(info.values()))
         norm = self._optimiser.step(gradient, self._experiment.training.clip_norm, terms.isfinite().all())
