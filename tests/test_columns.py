@@ -129,6 +129,19 @@ def test_missing_values_are_refused_or_imputed_as_chosen(learner: Learner) -> No
     assert np.array_equal(rows_of.x[:, :3].sum(1), 1 - rows_of.x[:, 3])
 
 
+def test_rows_without_a_target_are_refused_or_left_out_as_chosen() -> None:
+    frame = people()
+    gone = np.arange(len(frame)) % 7 == 3
+    gaps = frame.assign(score=frame.score.where(~gone), dose=frame.dose.where(~gone, 1e9))
+    with pytest.raises(FewsureError, match="column `score`, but row 4 is empty; .* leave .* with --missing impute"):
+        Table(data=gaps, **ROLES).rows()
+    found = Table(data=gaps, **ROLES, missing="impute").rows()
+    without = Table(data=frame[~gone], **ROLES, missing="impute").rows()
+    assert found.encoding == without.encoding  # the rows that are left out have no part in any mean
+    for name in ("x", "y", "task"):
+        assert np.array_equal(getattr(found, name), getattr(without, name))
+
+
 def test_whole_numbers_are_categories_where_the_user_says_so() -> None:
     frame = people().assign(ward=lambda rows: np.arange(len(rows)) % 3)
     rows = Table(data=frame, **ROLES, features=("ward",), categories=("ward",)).rows()

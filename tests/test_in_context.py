@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fewsure import Learner, labelled_examples, regression_tasks
 from fewsure.algorithms.cnp import Cnp
+from fewsure.algorithms.gp import Gp
 from fewsure.algorithms.parts.in_context import InContext
 from fewsure.algorithms.tnp import Tnp
 from fewsure.core import streams
@@ -59,12 +60,43 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("options", [{}, {"encoder_layers": 1, "frequencies": 0, "gaussians": 1}])
+@pytest.mark.parametrize(
+    "options", [{}, {"encoder_layers": 1, "frequencies": 0, "gaussians": 1}, {"kernels": ("constant", "rbf")}]
+)
 def test_vectorised_equals_loop_and_the_meta_gradient_equals_finite_differences(name: str, options: dict) -> None:
     method = small(name, **options)
     batch = meta_batch(method, model=MODEL)
     assert_vectorised_equals_loop(method, MODEL, batch)
     assert_gradient_equals_finite_differences(method, MODEL, batch, step=1e-6)
+
+
+@pytest.mark.usefixtures("float64")
+def test_training_starts_around_the_process_that_is_fitted_to_the_groups(name: str) -> None:
+    method, process = small(name, gaussians=1, kernels=("constant", "rbf")), Gp(kernels=("constant", "rbf"))
+    meta, (known, query, _) = problem(method)
+    x = torch.linspace(-5, 5, 12).unsqueeze(-1)
+    groups = [Batch(x, shift + torch.sin(x)) for shift in torch.linspace(-3, 3, 6)]
+    fitted = method.fit(meta, MODEL, groups, streams.generator(0, "fit"))
+    alone = process.fit(process.init(MODEL, streams.generator(0, "init")), MODEL, groups, streams.generator(0, "fit"))
+    of_process = process.predictive(process.adapt(alone, MODEL, known, {}), MODEL, query.x, {})
+    density = density_of(method, fitted, known, query.x)
+    torch.testing.assert_close(density.means, of_process.means)
+    torch.testing.assert_close(density.stds, of_process.stds)
+    assert not torch.allclose(density.stds, density_of(method, meta, known, query.x).stds)
+
+
+@pytest.mark.usefixtures("float64")
+def test_examples_are_told_what_the_process_makes_of_the_others() -> None:
+    method, process = small("tnp", kernels=("constant", "matern32")), Gp(kernels=("constant", "matern32"))
+    meta, (known, _, _) = problem(method)
+    _, moments = method._conditioned(meta, MODEL, known)
+    assert moments is not None
+    for left_out in range(len(known.x)):
+        others = Batch(*(torch.cat([part[:left_out], part[left_out + 1 :]]) for part in known))
+        at = known.x[left_out : left_out + 1]
+        alone = process.predictive(process.adapt(meta, MODEL, others, {}), MODEL, at, {})
+        torch.testing.assert_close(moments[0][left_out], alone.means[0])
+        torch.testing.assert_close(moments[1][left_out], alone.stds[0])
 
 
 @pytest.mark.usefixtures("float64")

@@ -49,6 +49,21 @@ def sized_rows(sizes: list[int]) -> RowTasks:
     return RowTasks(pool_of_rows(Path("here"), rows, labels, np.full(len(labels), "")), shot=1, query=2)
 
 
+def test_the_share_of_forecasts_has_rows_that_follow_one_another_from_anywhere_in_their_task() -> None:
+    sizes = [7, 12]
+    pool, first = sized_rows(sizes).pool, {0: 0.0, 1: 14.0}
+    task, facts = RowTasks(pool, shot=3, query=2, forecast=0.4).sample(2000, streams.generator(0, "forecast"))
+    rows = torch.cat([task.support.x, task.query.x], 1).squeeze(-1)
+    follow = (rows.diff(dim=1) == 2).all(1)  # the first of two numbers in each row
+    by_chance = 3 / (7 * 6 * 5 * 4 * 3)
+    assert float(follow.double().mean()) == pytest.approx(0.4 + 0.6 * by_chance, abs=0.03)
+    for group, size in enumerate(sizes):
+        starts = rows[follow & (facts["groups"].squeeze(-1) == group)][:, 0]
+        assert set(starts.tolist()) == {first[group] + 2 * place for place in range(size - 5 + 1)}
+    again, _ = RowTasks(pool, shot=3, query=2).sample(2000, streams.generator(0, "forecast"))
+    assert not bool(((torch.cat([again.support.x, again.query.x], 1).squeeze(-1).diff(dim=1) == 2).all(1)).sum() > 20)
+
+
 def test_small_numbers_are_drawn_more_often_and_depend_on_the_seed_and_the_update_alone() -> None:
     over = experiment(ALGORITHMS["maml"](), "1-10")
     drawn = [drawn_shot(over, update) for update in range(20_000)]

@@ -117,13 +117,15 @@ def _of_sampler(experiment: Experiment, source: str, device: torch.device) -> En
 
 def _of_rows(experiment: Experiment, unit: Unit, seed: int, device: torch.device) -> Environment:
     data = experiment.data
-    tasks = RowTasks(data.pool("test").to(device), shot=data.test_shot, query=data.query)
+    tasks = data.tasks("test", device)
+    assert isinstance(tasks, RowTasks)
     groups, size = len(tasks.pool.classes), f"{data.needed_examples} rows (shot + query)"
     if unit == "tasks":
         return _of_sampler(experiment, f"new draws from the {groups} tasks of its test split", device)
     _require_two(groups, f"{experiment.data_name}, test: tasks with {size}")
     order = torch.randperm(groups, generator=streams.generator(seed, STREAM, "order")).to(device)
-    description = _described(experiment, f"the {groups} tasks of its test split, each once")
+    forecasts = f", {tasks.forecast:.0%} of them forecasts" if tasks.forecast else ""
+    description = _described(experiment, f"the {groups} tasks of its test split, each once{forecasts}")
     certified = SeparateTasks(description, tasks, order)
     return Environment(certified, _random_sample("groups", size), {}, data.checksum("test"))
 

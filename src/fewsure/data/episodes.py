@@ -85,8 +85,12 @@ class Episodes:
 class RowTasks:
     """Tasks from a pool whose units are tasks: each has rows (inputs …, target), or examples and labels."""
 
-    def __init__(self, pool: Pool, *, shot: int, query: int, augmentation: Augmentation | None = None) -> None:
+    def __init__(
+        self, pool: Pool, *, shot: int, query: int, augmentation: Augmentation | None = None, forecast: float = 0.0
+    ) -> None:
+        """`forecast` is the share of tasks whose rows follow one another, the support rows first."""
         self.pool = pool
+        self.forecast = forecast
         self._augmentation = augmentation
         self._shot, self._query = shot, query
         self._most = int(pool.counts.max())
@@ -114,7 +118,13 @@ class RowTasks:
 
     def sample_of(self, which: Tensor, generator: torch.Generator) -> tuple[Task, Facts]:
         """Given tasks, as numbers in the pool (T,); only their rows are drawn."""
-        rows = _rows_of(self.pool, which, self._most, self._shot + self._query, generator)
+        size = self._shot + self._query
+        rows = _rows_of(self.pool, which, self._most, size, generator)
+        if self.forecast:
+            draws = torch.rand(2, len(which), 1, generator=generator, device=generator.device)
+            first = (draws[0] * (self.pool.counts[which].unsqueeze(-1) - size + 1)).long()
+            following = self.pool.starts[which].unsqueeze(-1) + first + torch.arange(size, device=rows.device)
+            rows = torch.where(draws[1] < self.forecast, following, rows)
         parts = torch.split(rows, [self._shot, self._query], dim=1)
         support, query = (self._batch(part, generator) for part in parts)
         return Task(support, query, which), {"groups": which.unsqueeze(-1)}

@@ -60,6 +60,7 @@ class Options(TypedDict, total=False):
     fit_rows: int
     fixed_classes: bool
     folder: str
+    forecast: float
     form: Literal["paper", "log", "kl"]
     frequencies: int
     gamma_rate: float

@@ -124,6 +124,11 @@ class ValuePrediction(Prediction):
         labels = read_targets(y, self._samples.shape[1]).to(self._samples)
         return self._give(density.log_density(self._density, labels))
 
+    def crps(self, y: Any) -> Array:
+        """(N,): the continuous ranked probability score of labels y (N,), in their unit: the lower, the better."""
+        labels = read_targets(y, self._samples.shape[1]).to(self._samples)
+        return self._give(density.crps(self._density, labels))
+
     @property
     def lower(self) -> Array:
         """(N,): lower ends of the intervals with the coverage that was asked for."""

@@ -19,7 +19,7 @@ from fewsure.data.pools import SPLITS, Pool, Split, pool_of_rows, restrict
 from fewsure.data.protocol import Data, pool_on
 from fewsure.data.regression import Regression
 from fewsure.data.scaling import Scale, learn_scale
-from fewsure.errors import FewsureError
+from fewsure.errors import FewsureError, require
 
 SHOTS: Range = (1, 10)
 """Numbers of support examples that a learner of a user's own data is trained for."""
@@ -135,8 +135,15 @@ class OwnRegression(OwnRows, Regression):
     shot: Range = SHOTS
     """m⁽ᵗ⁾, support rows of a task. From a range each meta-batch in training draws a number, small ones more often
     (log-uniform); tests have the middle. The most of a range is lowered to what the groups have."""
+    forecast: float = 0.0
+    """The share of tasks that are forecasts: their known rows follow one another in the table, and the rows to predict
+    come next. All others take rows at random. Sort the table by time first."""
 
     unit = "tasks"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.forecast <= 1, "forecast", "a share from 0 to 1", self.forecast)
 
     @property
     def grouped_by(self) -> str:
@@ -154,7 +161,7 @@ class OwnRegression(OwnRows, Regression):
 
     def tasks(self, split: Split, device: torch.device) -> RowTasks:
         shot = self.training_shots[0] if split == "train" else self.test_shot
-        return RowTasks(pool_on(self, split, device), shot=shot, query=self.query)
+        return RowTasks(pool_on(self, split, device), shot=shot, query=self.query, forecast=self.forecast)
 
 
 @dataclass(frozen=True)

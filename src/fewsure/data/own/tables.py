@@ -17,6 +17,7 @@ from fewsure.data.own.rows import SHARES, Fold, Rows, Shares, row_parts
 from fewsure.errors import FewsureError
 
 CHOICE = ", or name the columns to be used with --features"
+GAPS = ", or all such rows with --missing impute"
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class _Tabular(OwnRows):
     categories: tuple[str, ...] = ()
     """Columns of numbers that name categories; those of text do in any case."""
     missing: Missing = "refuse"
-    """`impute` takes the mean of the training rows where a cell is empty, and adds an input that says so."""
+    """`impute` takes the mean of the training rows where an input is empty, and adds an input that says so. It leaves
+    out rows without a number to predict."""
     source: Frame | None = field(default=None, metadata=UNRECORDED, repr=False)
     """The DataFrame that was given."""
     data: InitVar[Any] = None
@@ -84,7 +86,8 @@ class Table(_Tabular, OwnRegression):  # type: ignore[misc] # (an InitVar more t
 
     def rows(self) -> Rows:
         task = self.table.strings(self.task_column, "task_column")
-        y = self.table.numbers(self.target, "target")
+        imputes = self.missing == "impute"
+        y = self.table.numbers(self.target, "target", "" if imputes else GAPS, gaps=imputes)
         return self.rows_of(y, task, [self.task_column, self.target, self.split_column])
 
 
@@ -129,12 +132,19 @@ def with_inputs(
     fold: Fold = (),
 ) -> Rows:
     """Rows with the inputs that the columns called `names` make, as the training rows have them."""
-    train = row_parts(rows, shares, rows.held_out_name, fold)["train"]
+    train, there = np.zeros(len(rows.y), dtype=bool), _labelled(rows)
+    train[there] = row_parts(rows.take(there), shares, rows.held_out_name, fold)["train"]
     return _encoded(rows, table, learn_columns(table, names, train, missing, categories, CHOICE))
 
 
 def _encoded(rows: Rows, table: Columns, encoding: tuple[Column, ...]) -> Rows:
-    return replace(rows, x=encode(table, encoding, CHOICE), columns=input_names(encoding), encoding=encoding)
+    found = replace(rows, x=encode(table, encoding, CHOICE), columns=input_names(encoding), encoding=encoding)
+    return found.take(_labelled(rows))
+
+
+def _labelled(rows: Rows) -> NDArray[np.bool_]:
+    """Which rows (N,) have a number to predict, or a class."""
+    return np.isfinite(rows.y) if rows.y.dtype.kind == "f" else np.ones(len(rows.y), dtype=bool)
 
 
 def open_table(file: str) -> Columns:
