@@ -128,3 +128,49 @@ def test_baselines_know_a_line_when_they_see_one() -> None:
     for name, method in benchmark("tabular")["baselines"](lines, lines).items():
         error = np.abs(method((x[::11], y[::11]), x).mean - y).max()
         assert error < (2.0 if "ridge (cubic" in name else 0.1), name
+
+
+def test_patients_are_asked_between_their_readings_or_ahead_of_them() -> None:
+    script = benchmark("patients")
+    hours = np.array([0.0, 1.0, 1.5, 9.0, 10.0, 15.0, 16.5])
+    for seed in range(30):
+        random = np.random.default_rng(seed)
+        known, asked = script["between"](hours, 3, random)
+        assert sorted([*known, *asked]) == list(range(7))
+        known, asked = script["ahead"](hours, 3, random)
+        assert list(known) in ([1, 2, 3], [2, 3, 4], [3, 4, 5])  # nothing is asked within six hours of 1.5
+        assert all(hours[known[-1]] < hours[asked])
+        assert all(hours[asked] <= hours[known[-1]] + 6)
+        assert asked[0] == known[-1] + 1
+    assert script["ahead"](hours[:4], 3, random) is None
+    since = script["hours_since"](np.array([1.0, 9.0]), np.array([0.5, 1.0, 8.0, 10.0]))
+    assert since.tolist() == [np.inf, 0.0, 7.0, 1.0]
+
+
+def test_a_carried_value_is_the_last_one_with_the_spread_of_readings_so_far_apart() -> None:
+    script = benchmark("patients")
+    hours = np.array([[0.0], [3.0], [20.0]])
+    readings = {"a": (hours, np.array([1.0, 3.0, 10.0])), "b": (hours, np.array([5.0, 6.0, 6.0]))}
+    found = script["carried"](readings)(hours[:2], np.array([50.0, 60.0]), np.array([[2.5], [19.0]]), np.zeros(2))
+    assert found.mean.tolist() == [50.0, 60.0]
+    spread = np.sqrt([(4 + 1) / 2, (49 + 81 + 0 + 1) / 4])  # pairs 3 hours apart, and 17 to 20 hours
+    assert (found.high - found.low) / (2 * scipy.stats.norm.ppf(0.95)) == pytest.approx(spread)
+    assert found.log_density == pytest.approx(scipy.stats.norm.logpdf(0.0, found.mean, spread))
+
+
+def test_coverage_is_counted_over_groups_and_averaged_over_splits() -> None:
+    script = benchmark("coverage")
+    groups = {str(number): (np.zeros((12, 1)), np.full(12, float(number))) for number in range(4)}
+
+    def predict(known: tuple[np.ndarray, np.ndarray], x: np.ndarray) -> dict[str, Any]:
+        assert len(known[1]) == 5
+        return {"own": (np.full(len(x), 0.5), np.full(len(x), 2.5))}
+
+    one = script["counted"](predict, groups, 5, 0)
+    assert one == {"own": {"coverage": 0.5, "width": 2.0}}
+    other = {"own": {"coverage": 0.7, "width": 3.0}}
+    found = script["summary"]([{"gp": one}, {"gp": other}], "gp")["own"]
+    assert found["coverage"] == pytest.approx({"mean": 0.6, "error": 0.1})
+    parts = script["parts"]({str(number): groups["0"] for number in range(20)}, 3)
+    assert {part: len(some) for part, some in parts.items()} == {"new": 4, "test": 6, "validation": 2, "train": 8}
+    assert len(set().union(*parts.values())) == 20

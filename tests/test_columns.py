@@ -133,7 +133,7 @@ def test_rows_without_a_target_are_refused_or_left_out_as_chosen() -> None:
     frame = people()
     gone = np.arange(len(frame)) % 7 == 3
     gaps = frame.assign(score=frame.score.where(~gone), dose=frame.dose.where(~gone, 1e9))
-    with pytest.raises(FewsureError, match="column `score`, but row 4 is empty; .* leave .* with --missing impute"):
+    with pytest.raises(FewsureError, match=r"column `score`, but row 4 is empty; .* leave .* with --missing impute"):
         Table(data=gaps, **ROLES).rows()
     found = Table(data=gaps, **ROLES, missing="impute").rows()
     without = Table(data=frame[~gone], **ROLES, missing="impute").rows()
