@@ -123,6 +123,15 @@ class Gp(Algorithm):
         mean, variance = self._moments(posterior, model, x)
         return linear_gaussian.label_density(mean, variance, posterior["noise"]["log_std"], x.dtype)
 
+    def left_out(self, meta: Parts, model: Model, support: Batch) -> Mixture:
+        """The density of each example's label, given the others."""
+        prior = covariance(self.kernels, meta["kernel"], self._features(meta, model, support.x))
+        mean, noise_std = self._mean(meta, model, support.x), meta["noise"]["log_std"].double().exp()
+        conditioned = linear_gaussian.condition(prior, support.y.double() - mean, noise_std)
+        missed, variance = linear_gaussian.left_out(conditioned)
+        means, stds = support.y - missed.to(support.y), variance.sqrt().to(support.y)
+        return Mixture(torch.ones_like(means), means, stds)
+
     def _moments(self, posterior: Parts, model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance (N, 1) of a task's function at each x."""
         features, (conditioned, known) = self._features(posterior, model, x), _examples(posterior)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fewsure.algorithms.gp import Gp
 from fewsure.algorithms.parts.in_context import InContext
 from fewsure.algorithms.parts.sets import Attention
 from fewsure.types import Model, Params, Parts
@@ -29,6 +30,18 @@ class Tnp(InContext):
     get labels, one after the other, each from the density given those before it. The function is the mean label given
     all of them. Without imagined examples there is one function, the mean. Classes have one function.
     """
+
+    kernels: tuple[str, ...] = ()
+    """For regression, kernels of a Gaussian process from the training groups, as in `gp`. Tokens hold its predictions,
+    and training starts at its densities. Without kernels there is no process."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.process  # which checks the names of kernels
+
+    @property
+    def process(self) -> Gp | None:
+        return Gp(kernels=self.kernels) if self.kernels else None
 
     def body_init(self, model: Model, generator: torch.Generator) -> Parts:
         layer = Attention(self.encoder_width)

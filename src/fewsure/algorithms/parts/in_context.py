@@ -14,13 +14,12 @@ A method says what examples make of one another (`read`), and what a question ma
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fewsure.algorithms.gp import Gp
 from fewsure.algorithms.parts.sets import linear, linear_init, named, normal_init, normalised
 from fewsure.algorithms.parts.shares import log_shares, shares_init, with_shares
 from fewsure.core.vectorise import for_each
@@ -31,12 +30,21 @@ from fewsure.types import Algorithm, Batch, Draw, Info, Mixture, Model, Noise, P
 
 RANGE = math.sqrt(3)
 """Inputs that are imagined lie in ± so many times `input_scale`: a uniform one has that spread."""
-Moments = tuple[Tensor, Tensor]
-"""Means and standard deviations (N, 1)."""
 START_SPREAD = 0.3
 """How far apart the Gaussians of a density start around a process, in its standard deviations."""
 START_LOG_STD = -1.5
 """ln of the standard deviations that a density starts with, in shares of `target_scale`."""
+
+
+class Process(Protocol):
+    """A method of closed form whose density of a label is one Gaussian."""
+
+    def init(self, model: Model, generator: torch.Generator) -> Parts: ...
+    def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts: ...
+    def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts: ...
+    def predictive(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Mixture: ...
+    def left_out(self, meta: Parts, model: Model, support: Batch) -> Mixture:
+        """The density of each example's label, given the others."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +70,6 @@ class InContext(Algorithm):
     """The spread of targets, which they are divided by."""
     noise_floor: float = 0.01
     """The least standard deviation of a label, in shares of `target_scale`, where no process has one."""
-    kernels: tuple[str, ...] = ()
-    """For regression, kernels of a Gaussian process from the training groups, as in `gp`. Tokens hold its predictions,
-    and training starts at its densities. Without kernels there is no process."""
 
     def __post_init__(self) -> None:
         for name in ("encoder_width", "encoder_layers", "gaussians"):
@@ -74,8 +79,11 @@ class InContext(Algorithm):
         for name in ("input_scale", "target_scale", "noise_floor"):
             value = getattr(self, name)
             require(0 < value < math.inf, name, "a number above 0", value)
-        if self.kernels:
-            _ = self._process  # which checks their names
+
+    @property
+    def process(self) -> Process | None:
+        """In regression, what training starts at."""
+        return None
 
     def body_init(self, model: Model, generator: torch.Generator) -> Parts:
         """Initial weights of the layers that tokens pass through."""
@@ -95,7 +103,7 @@ class InContext(Algorithm):
     def init(self, model: Model, generator: torch.Generator) -> Parts:
         width, count, values = model.network.inputs[0], self.gaussians, model.kind == "regression"
         images = {} if model.network.maps is None else {"embedding": model.network.embedding.init(generator)}
-        process = self._process.init(model, generator) if values and self.kernels else {}
+        process = self.process.init(model, generator) if values and self.process else {}
         entries = (model.network.width if images else width) * (1 + 2 * self.frequencies)
         entries += (5 if process else 2) * values
         width = self.encoder_width
@@ -113,9 +121,9 @@ class InContext(Algorithm):
         return process | images | {"entry": entry} | self.body_init(model, generator) | {"head": head} | shares
 
     def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
-        if not self.kernels or model.kind == "classification":
+        if self.process is None or model.kind == "classification":
             return meta
-        return self._process.fit(meta, model, groups, generator)
+        return self.process.fit(meta, model, groups, generator)
 
     def prediction_noise(self, model: Model, samples: int, support: int) -> Mapping[str, Draw]:
         if not self.imagined or model.kind == "classification":
@@ -128,8 +136,9 @@ class InContext(Algorithm):
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
         if model.kind == "regression":
-            meta, of_process = self._conditioned(meta, model, support)
-            memory, _ = self.read(meta, self._tokens(meta, model, support.x, support.y, of_process), None)
+            of_others = None if self.process is None else self.process.left_out(meta, model, support)
+            memory, _ = self.read(meta, self._tokens(meta, model, support.x, support.y, of_others), None)
+            meta = meta if self.process is None else self.process.adapt(meta, model, support, noise)
             return meta | {"memory": memory} | ({"support": support._asdict()} if self.imagined else {})
         tokens = self._tokens(meta, model, support.x, None)
         member = functional.one_hot(support.y, model.outputs).to(tokens.dtype)
@@ -177,20 +186,19 @@ class InContext(Algorithm):
 
     def _density(self, posterior: Parts, model: Model, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """ln of the weights, means and standard deviations (N, K) of the Gaussians at each x."""
-        of_process = self._process_at(posterior, model, x)
+        of_process = None if self.process is None else self.process.predictive(posterior, model, x, {})
         logits, means, log_stds = self._answers(posterior, model, x, of_process).chunk(3, -1)
         stds = log_stds.clamp(-6, 4).exp()
         if of_process is None:
             return logits.log_softmax(-1), self.target_scale * means, self.target_scale * (self.noise_floor + stds)
-        centre, scale = of_process  # its own noise is a floor
-        return logits.log_softmax(-1), centre + scale * means, scale * stds
+        return logits.log_softmax(-1), of_process.means + of_process.stds * means, of_process.stds * stds
 
     def _mean(self, posterior: Parts, model: Model, x: Tensor) -> Tensor:
         """The mean label (N, 1) at each x."""
         log_weights, means, _ = self._density(posterior, model, x)
         return (log_weights.exp() * means).sum(-1, keepdim=True)
 
-    def _answers(self, posterior: Parts, model: Model, x: Tensor, of_process: Moments | None = None) -> Tensor:
+    def _answers(self, posterior: Parts, model: Model, x: Tensor, of_process: Mixture | None = None) -> Tensor:
         tokens = self._tokens(posterior, model, x, None, of_process)
         return self._ends(posterior, self.answer(posterior, posterior["memory"], tokens))
 
@@ -198,29 +206,8 @@ class InContext(Algorithm):
         """Last tokens, through the head."""
         return linear(normalised(tokens, meta["head"], "last"), meta["head"], "head")
 
-    @property
-    def _process(self) -> Gp:
-        return Gp(kernels=self.kernels)
-
-    def _conditioned(self, meta: Parts, model: Model, support: Batch) -> tuple[Parts, Moments | None]:
-        """With the process given the examples, and what it predicts at each of them from the others."""
-        if not self.kernels:
-            return meta, None
-        posterior = self._process.adapt(meta, model, support, {})
-        weights, root = posterior["conditioned"]["weights"], posterior["conditioned"]["root"]
-        variance = 1 / root.square().sum(0).unsqueeze(-1)  # the diagonal of C⁻¹
-        mean = support.y - (weights * variance).to(support.y)
-        return posterior, (mean, variance.sqrt().to(mean))
-
-    def _process_at(self, posterior: Parts, model: Model, x: Tensor) -> Moments | None:
-        """The mean and standard deviation (N, 1) of a label at each x, as the process predicts it."""
-        if not self.kernels:
-            return None
-        _, means, stds, _ = self._process.predictive(posterior, model, x, {})
-        return means, stds
-
     def _tokens(
-        self, meta: Parts, model: Model, x: Tensor, y: Tensor | None, of_process: Moments | None = None
+        self, meta: Parts, model: Model, x: Tensor, y: Tensor | None, of_process: Mixture | None = None
     ) -> Tensor:
         """Tokens (N, width) of examples; in regression y (N, 1) are their labels, None for questions."""
         if "embedding" in meta:
@@ -232,7 +219,7 @@ class InContext(Algorithm):
             blank = torch.zeros_like(x[:, :1])
             entries += [blank, blank] if y is None else [y / self.target_scale, blank + 1]
             if of_process is not None:
-                mean, std = of_process
+                mean, std = of_process.means, of_process.stds
                 missed = blank if y is None else ((y - mean) / std).asinh()
                 entries += [mean / self.target_scale, (std / self.target_scale).log(), missed]
         hidden = functional.gelu(linear(torch.cat(entries, -1), entry, "first"))

@@ -61,6 +61,15 @@ def condition(covariance: Tensor, residual: Tensor, noise_std: Tensor) -> Condit
     return Conditioned(root.mT @ (root @ residual), root)
 
 
+def left_out(conditioned: Conditioned) -> tuple[Tensor, Tensor]:
+    """How far each label is from its mean given the others, and its variance given them, noise included: (n, 1) each.
+
+    With C⁻¹ these are [C⁻¹ (y − m)]_i / [C⁻¹]_ii and 1 / [C⁻¹]_ii.
+    """
+    variance = 1 / conditioned.root.square().sum(0).unsqueeze(-1)
+    return conditioned.weights * variance, variance
+
+
 def posterior_mean(conditioned: Conditioned, cross: Tensor) -> Tensor:
     """(N, 1), or (N, C), less m(x), from k(x, X) (N, n)."""
     return cross @ conditioned.weights
