@@ -13,7 +13,7 @@ examples:
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from fewsure.data.description import Remote
 from fewsure.data.io.download import download
 from fewsure.data.pools import SPLITS
 from fewsure.errors import FewsureError, require_known
+from fewsure.report.tables import Table
 
 SHOWN = 10
 """Unusable files that are named in the text; --json has them all."""
@@ -83,14 +84,14 @@ def _list() -> Result:
 
 
 def _list_text(result: Result) -> str:
-    rows = [["name", "classes", "example", "there", "licence", "what"]]
+    headers, rows = ("name", "classes", "example", "there", "licence", "what"), []
     for name, data in result["data_sets"].items():
         found = data["found"]
         there = "yes" if len(found) == len(SPLITS) else " ".join(found) or ("get" if data["download"] else "no")
         classes = " / ".join(str(data["classes"][split]) for split in SPLITS)
         rows.append([name, classes, "×".join(map(str, data["shape"])), there, data["licence"], data["title"]])
     return (
-        f"{_in_columns(rows)}\n\n"
+        f"{Table('', headers, rows).text()}\n\n"
         "classes: train / validation / test, as published; there: `get` can be had with `fewsure data get NAME`\n"
         f"looked for in {result['data_root']} (--data-root, $FEWSURE_DATA), each in a folder of its name"
     )
@@ -147,16 +148,16 @@ def _check_text(result: Result) -> str:
 
 
 def _splits_text(splits: Mapping[str, Result], unit: str) -> str:
-    rows = [["split", unit, "examples", "smallest", "largest"]]
+    headers, rows = ["split", unit, "examples", "smallest", "largest"], []
     for split, facts in splits.items():
         ends = [f"{facts[end]['examples']} ({facts[end]['name']})" for end in ("smallest", "largest")]
         rows.append([split, f"{facts['units']:,}", f"{facts['examples']:,}", *ends])
         if "shape" in facts:
             size = "×".join(map(str, facts["shape"]))
             rows[-1] += [f"{size} {facts['dtype']}", str(facts["groups"] or "–"), facts["checksum"][:12]]
-    if len(rows[0]) < len(rows[-1]):
-        rows[0] += ["example", "groups", "checksum"]
-    return _in_columns(rows)
+    if len(headers) < len(rows[-1]):
+        headers += ["example", "groups", "checksum"]
+    return Table("", tuple(headers), rows).text()
 
 
 def _possible(result: Result) -> str:
@@ -168,14 +169,3 @@ def _possible(result: Result) -> str:
         sizes += f", up to {typical} for half of them (smaller ones are left out)"
     way = result.get("classes_of_a_task") or min(facts["units"] for facts in splits)
     return f"possible: {sizes}" if one == "task" else f"possible: up to {way} classes a task (way); {sizes}"
-
-
-def _in_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells, in columns.
-
-    >>> print(_in_columns([["name", "size"], ["omniglot", "28"]]))
-    name      size
-    omniglot  28
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
