@@ -1,18 +1,16 @@
 """Facts of the import graph of a tree of the project, this one or another: `python tests/import_graph.py [TREE]`.
 
 A side door is a question outside algorithms/ and data/ about what class a method or data set is (`isinstance`, a
-comparison of types, a class in `case`), or a comparison with its name. `lint-imports` checks the layers.
+comparison of types, a class in `case`), or a comparison with its name. `lint-imports` checks layers and cycles.
 """
 
 import ast
 import sys
 from collections.abc import Iterator, Mapping
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 PACKAGE = "fewsure"
 OWNERS = ("algorithms", "data")
-Graph = dict[str, set[str]]
 
 
 def main() -> None:
@@ -20,14 +18,11 @@ def main() -> None:
     root = Path(sys.argv[1] if sys.argv[1:] else Path(__file__).parents[1])
     files = modules(root / "src")
     trees = {name: ast.parse(file.read_text(encoding="utf-8")) for name, file in files.items()}
-    graph = {name: imported(name, tree, files) for name, tree in trees.items()}
     top = sorted(path.name for path in (root / "src" / PACKAGE).glob("*.py"))
     classes, names = side_doors(trees)
     sizes = {name: lines(file) for name, file in files.items()}
     tests = sum(map(lines, (root / "tests").rglob("*.py")))
     print(f"modules at the top      {len(top)}: {', '.join(top)}")
-    print(f"cycle of modules        {cycle(graph)}")
-    print(f"cycle of packages       {cycle(graph_of_rooms(graph))}")
     for kind, found in (("of classes", classes), ("of names", names)):
         print(f"side doors, {kind:<12}{len(found)}")
         for module, line in found:
@@ -50,38 +45,9 @@ def modules(source: Path) -> dict[str, Path]:
     return found
 
 
-def imported(module: str, tree: ast.Module, known: Mapping[str, object]) -> set[str]:
-    """The modules of the package that a module imports, at its top or when a function is called."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            found |= {name if name in known else node.module for name in names}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return {name for name in found if name in known and name != module}
-
-
 def room(module: str) -> str:
     """The package or module at the top to which a module belongs."""
     return module.removeprefix(f"{PACKAGE}.").split(".")[0]
-
-
-def graph_of_rooms(graph: Graph) -> Graph:
-    """Which room imports which."""
-    rooms: Graph = {room(module): set() for module in graph}
-    for module, others in graph.items():
-        rooms[room(module)] |= {room(other) for other in others} - {room(module)}
-    return rooms
-
-
-def cycle(graph: Graph) -> str:
-    """A cycle, if there is one."""
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        return " → ".join(error.args[1])
-    return "none"
 
 
 def side_doors(trees: Mapping[str, ast.Module]) -> list[list[tuple[str, int]]]:

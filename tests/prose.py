@@ -1,8 +1,7 @@
 """Hints for prose: `python tests/prose.py [PATH …]` counts words and looks for habits that make sentences hard to read.
 
 Without a path it prints one line for each page and one for the docstrings, and fails where a page breaks a limit. With
-paths (pages, modules or folders) it prints each sentence to look at. `--before TREE` prints the pages of FRONT in
-another tree of the project beside this one's. Code, tables, headings and layouts are left out.
+paths (pages, modules or folders) it prints each sentence to look at. Code, tables, headings and layouts are left out.
 """
 
 import argparse
@@ -16,8 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-FRONT = ("README.md", "docs/choosing.md", "docs/gotchas.md", "docs/guarantees.md", "docs/tutorial.md")
-"""The pages that a new user reads first."""
 MEDIAN, LONGEST, LONG = 16, 30, 25
 """Words of a sentence: a page's median and longest at most; longer than LONG is worth a look."""
 
@@ -174,26 +171,13 @@ def hints(paths: Sequence[Path]) -> None:
                 print(f"{file}:{sentence.line}: {', '.join(found)}: {sentence.text}")
 
 
-def compare(before: Path) -> None:
-    """Print the pages of FRONT in two trees."""
-    print(f"{'':<24}median, longest, habits before → after")
-    for name in FRONT:
-        pages = [counted(name, root) if (root / name).is_file() else None for root in (before, ROOT)]
-        facts = [f"{page.median:g}, {page.longest}, {len(page.habits)}" if page else "–" for page in pages]
-        print(f"{name:<24}{' → '.join(facts)}")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path)
-    parser.add_argument("--before", type=Path, metavar="TREE")
     options = parser.parse_args()
-    if options.before is not None:
-        compare(options.before)
-    elif options.paths:
-        hints(options.paths)
-    else:
+    if not options.paths:
         return summary()
+    hints(options.paths)
     return 0
 
 
