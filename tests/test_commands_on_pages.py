@@ -12,7 +12,9 @@ import shlex
 import shutil
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,14 +123,17 @@ def every_flag() -> set[str]:
     starts: list[tuple[str, ...]] = [(name,) for name in COMMANDS]
     starts += [("crossval", "gp"), ("crossval", AUTO)]
     starts += [("data", "list"), ("data", "get"), ("data", "check")]
-    starts += [("train", method, "--data", data) for method in ALGORITHMS for data in DATA]
-    flags = set(FOREIGN)
+    flags, seen = set(FOREIGN), set[str]()
     for words in starts:
         for positional in ((), ("any",)):
-            try:
+            with suppress(FewsureError):  # it takes a positional argument or none
                 flags |= parsed((*words, *positional)).flags
-            except FewsureError:  # it takes a positional argument or none, and not every method has all data
-                continue
+    for method, data in product(ALGORITHMS, DATA):
+        if not {method, data} <= seen:  # each with one of the others tells all options
+            with suppress(FewsureError):  # not every method has all data
+                flags |= parsed(("train", method, "--data", data)).flags
+                seen |= {method, data}
+    assert seen == {*ALGORITHMS, *DATA}
     return flags
 
 
