@@ -83,4 +83,4 @@ def copied(run: Run, folder: Path) -> Run:
 
 
 def report(runs: Sequence[Run], out: Path) -> Written:
-    return write_report([run.folder for run in runs], out, CPU, tasks=TASKS, seed=0)
+    return write_report([run.folder for run in runs], out, CPU, tasks=TASKS, seed=0, baselines=False)

@@ -41,9 +41,9 @@ EXPERIMENT = Experiment(Maml(inner_steps=1), SineLine(query=6), MlpOptions((5,))
 @pytest.fixture(scope="module")
 def trials() -> dict[str, Any]:
     return short.found(
-        kills="faults.kills(3, every_write=29)",
-        full_disk="faults.full_disk(every_write=19)",
-        power_cuts="faults.power_cuts(every_call=23)",
+        kills="faults.kills(3, every_write=37)",
+        full_disk="faults.full_disk(every_write=37)",
+        power_cuts="faults.power_cuts(every_call=29)",
         terminated="faults.terminated()",
     )
 
