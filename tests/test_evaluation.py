@@ -286,9 +286,7 @@ def live_bytes() -> int:
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_from_shard_to_shard(
-    tmp_path: Path, blobs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_does_not_grow_from_shard_to_shard(tmp_path: Path, blobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment, size = classes(blobs), 400
     for module in (fewsure.core.shards, fewsure.evaluation.evaluate):
         monkeypatch.setattr(module, "SHARD", size)
