@@ -223,7 +223,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         for group in range(60)
         for row, x in enumerate(values)
     ]
-    few = [{"x": x, "z": row, "y": 2 * x} for row, x in enumerate(values[:2])]
+    few = [{"group": "new", "x": x, "z": row, "y": 2 * x} for row, x in enumerate(values[:2])]
     images = {f"class {seed % 12}/{seed}.png": image_bytes(random_image(seed, 16)) for seed in range(48)}
     write_tree(tmp_path / "images", images)
     places = {
@@ -236,6 +236,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         "onnx": str(tmp_path / "made.onnx"),
         "torch": str(tmp_path / "made.pt2"),
         "task_column": "group",
+        "group_column": "group",
         "target": "y",
         "label": "kind",
         "features": "x z",

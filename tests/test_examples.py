@@ -10,7 +10,10 @@ SAYS = {
     "sine_line.py": "200 unseen tasks: MSE",
     "own_images.py": "never seen in training, from 5 images each:",
     "own_csv.py": "from 5 years that are known:",
+    "groups_dask.py": "200 rows of 50 shops, as without Dask.",
+    "groups_spark.py": "200 rows of 50 shops, as without Spark.",
 }
+NEEDS = {"groups_dask.py": "dask", "groups_spark.py": "pyspark"}
 
 
 def test_every_example_is_tested() -> None:
@@ -18,10 +21,13 @@ def test_every_example_is_tested() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning:pyspark")
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_runs(
     name: str, own_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed")
     out = str(tmp_path / "out")
     monkeypatch.setattr("sys.argv", [name, "--updates", "2", "--out", out])
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")

@@ -4,19 +4,28 @@ For numbers: mean, standard deviation and an interval. For classes: the label, a
 uncertainty more examples would remove (mutual_information) or not (expected_entropy). For images, the support set is a
 folder of class folders, and the query an image or a folder. Query points are predicted in batches.
 
+With --group-column, both files have rows of many groups. Each group adapts to its rows of the support file, in
+vectorised batches, and memory does not grow with the files. The same command goes on after an interruption.
+
 examples:
   fewsure predict runs/mine --support new-group.csv --query unknown.csv
   fewsure predict runs/mine --support labelled/ --query photos/ --out predicted.csv
   fewsure predict runs/mine --support labelled/ --query photos/ --coverage 0.9 --json
+  fewsure predict runs/mine --support known.parquet --query new.parquet --group-column shop --out predicted.parquet
 """
 
+import json
 import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from fewsure.cli.common import Common, parse, require_examples
-from fewsure.errors import require
+from fewsure.errors import FewsureError, require
+
+if TYPE_CHECKING:
+    from fewsure.learner import Learner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +45,10 @@ class Options(Common):
     target: str | None = None
     """The column of the support file with the label or number; `none` for that of the training data, or `label`, or
     `y`."""
+    group_column: str | None = None
+    """Predict many groups: the column of both files with the group of each row; --out names the file for them."""
+    engine: Literal["local", "ray"] = "local"
+    """With --group-column: `ray` runs on a cluster of Ray, from Parquet files to a folder of Parquet files."""
     batch_size: int = 256
     """Query points that are predicted at once. Predictions do not depend on it."""
 
@@ -51,6 +64,10 @@ def main(arguments: list[str]) -> None:
 
     require_coverage(options.coverage)
     learner = load(options.run, device=options.device)
+    if options.group_column is not None:
+        _predict_groups(learner, options, support, query)
+        return
+    require(options.engine == "local", "engine", "local without --group-column", options.engine)
     files = Files(learner.experiment, options.target)
     adapted = learner.adapt(*files.support(support))
     if adapted.transductive:
@@ -73,6 +90,25 @@ def main(arguments: list[str]) -> None:
     count = write_file(records, options.out, as_json=options.json or options.out.suffix.lower() == ".json")
     if not options.json:
         print(f"predicted {count:,} points: {options.out}", file=sys.stderr)
+
+
+def _predict_groups(learner: "Learner", options: Options, support: Path, query: Path) -> None:
+    if options.out is None:
+        raise FewsureError("expected --out with --group-column, the file for all predictions, but got none")
+    count = learner.predict_groups(
+        support,
+        query,
+        group=options.group_column,
+        target=options.target,
+        coverage=options.coverage,
+        out=options.out,
+        engine=options.engine,
+        quiet=options.json,
+    )
+    if options.json:
+        print(json.dumps({"out": str(options.out), "rows": count}))
+    else:
+        print(f"predicted {count:,} rows: {options.out}", file=sys.stderr)
 
 
 def _note(text: str) -> None:

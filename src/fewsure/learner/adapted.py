@@ -159,36 +159,17 @@ class Adapted:
         It is this one if its number of examples is certified. Otherwise it is adapted to the nearest smaller certified
         number of its examples (or of each class's), drawn at random.
         """
-        run, least = self.predictor.run.folder, min(self.counts)
-        shots = calibrated_shots(self.predictor.run)
-        if not shots:
-            raise FewsureError(
-                f"coverage needs a certified run: run `fewsure certify {run}` once, or learner.certify() in Python"
-            )
-        smaller = [shot for shot in shots if shot <= least]
-        if not smaller:
-            each = "" if len(self.counts) == 1 else " of each class"
-            raise FewsureError(
-                f"{run} is certified for {' and '.join(map(str, shots))} examples{each}, but got {least}; run `fewsure "
-                f"certify {run} --shot {least}`, or give more"
-            )
-        state = self.predictor.state(smaller[-1])
-        calibration = state.calibration
-        own = {least} == set(self.counts) and least == smaller[-1]
-        same = calibration is not None and calibration.checkpoint == self.predictor.digest
-        if calibration is None or not same or (own and state.digest != self.state.digest):
-            raise FewsureError(f"{run} was trained or certified after this task was adapted; load it and adapt again")
         way = None if self.labels is None else len(self.labels.classes)
-        # How many query points there are is seen to when there are some.
-        calibration.require_like(way=way, shot=smaller[-1], points=calibration.query)
-        return (self if own else self._with_fewer(smaller[-1], state)), calibration
+        shot, state, calibration = certified_shot(self.predictor, self.counts, way)
+        own = set(self.counts) == {shot}
+        if own and state.digest != self.state.digest:
+            raise _certified_since(self.predictor)
+        return (self if own else self._with_fewer(shot, state)), calibration
 
     def _with_fewer(self, shot: int, state: State) -> "Adapted":
         """The task adapted to so many of its examples (of each class), drawn at random, whatever they are."""
-        order = torch.randperm(sum(self.counts), generator=streams.generator(shot, "certify", "examples"))
-        classes = torch.zeros(len(order)) if len(self.counts) == 1 else self.support.y.cpu()
-        kept = torch.cat([order[classes[order] == label][:shot] for label in range(len(self.counts))])
-        support = Batch(*(part[kept.sort().values.to(part.device)] for part in self.support))
+        kept = fewer_examples(self.counts, self.support.y, shot)
+        support = Batch(*(part[kept.to(part.device)] for part in self.support))
         posterior, counts = self.predictor.adapt(self.model, support, state), (shot,) * len(self.counts)
         fewer = {"posterior": posterior, "counts": counts, "support": support}
         return replace(self, state=state, noise=self.predictor.noise(self.model, state), **fewer)  # type: ignore[arg-type]
@@ -248,26 +229,62 @@ def adapt(predictor: Predictor, x: Any, y: Any = None) -> Adapted:
                 "nothing to tell apart"
             )
         counts = (len(targets),) if experiment.data.fixed_classes else tuple(torch.bincount(targets).tolist())
-    _warn_of_other_numbers(predictor, counts)
+    warn_of_other_numbers(predictor, counts, of_classes=len(counts) > 1)
     model = predictor.model(1 if labels is None else len(labels.classes))
-    state = predictor.state(_shot(counts))
+    state = predictor.state(shot_of(counts))
     support = Batch(inputs.to(predictor.device), targets.to(predictor.device))
     posterior, noise = predictor.adapt(model, support, state), predictor.noise(model, state)
     return Adapted(predictor, model, posterior, labels, counts, state, noise, support)
 
 
-def _shot(counts: tuple[int, ...]) -> int:
+def shot_of(counts: Sequence[int]) -> int:
     """The number of examples, or of each class, whose random numbers and fitted options a task takes."""
     return max(1, min(counts))
 
 
-def _warn_of_other_numbers(predictor: Predictor, counts: tuple[int, ...]) -> None:
+def certified_shot(predictor: Predictor, counts: Sequence[int], way: int | None) -> tuple[int, State, Calibration]:
+    """The nearest certified number of examples (of each class) that a task has, its state and its calibration."""
+    run, least = predictor.run.folder, min(counts)
+    shots = calibrated_shots(predictor.run)
+    if not shots:
+        raise FewsureError(
+            f"coverage needs a certified run: run `fewsure certify {run}` once, or learner.certify() in Python"
+        )
+    smaller = [shot for shot in shots if shot <= least]
+    if not smaller:
+        each = "" if len(counts) == 1 else " of each class"
+        raise FewsureError(
+            f"{run} is certified for {' and '.join(map(str, shots))} examples{each}, but got {least}; run `fewsure "
+            f"certify {run} --shot {least}`, or give more"
+        )
+    state = predictor.state(smaller[-1])
+    calibration = state.calibration
+    if calibration is None or calibration.checkpoint != predictor.digest:
+        raise _certified_since(predictor)
+    # How many query points there are is seen to when there are some.
+    calibration.require_like(way=way, shot=smaller[-1], points=calibration.query)
+    return smaller[-1], state, calibration
+
+
+def _certified_since(predictor: Predictor) -> FewsureError:
+    run = predictor.run.folder
+    return FewsureError(f"{run} was trained or certified after this task was adapted; load it and adapt again")
+
+
+def fewer_examples(counts: Sequence[int], y: Tensor, shot: int) -> Tensor:
+    """The numbers of `shot` examples (of each class) among all of a task, drawn at random, whatever they are."""
+    order = torch.randperm(sum(counts), generator=streams.generator(shot, "certify", "examples"))
+    classes = torch.zeros(len(order)) if len(counts) == 1 else y.cpu()
+    return torch.cat([order[classes[order] == label][:shot] for label in range(len(counts))]).sort().values
+
+
+def warn_of_other_numbers(predictor: Predictor, counts: Sequence[int], *, of_classes: bool) -> None:
     """Warn of numbers of examples that a run over a range of them has never met."""
     if not predictor.run.experiment.training.updates:
         return  # what is fitted to whole groups takes any number
     least, most = predictor.run.experiment.data.training_shots
     if least < most and not least <= min(counts) <= max(counts) <= most:
-        each = "" if len(counts) == 1 else " of each class"
+        each = " of each class" if of_classes else ""
         came = min(counts) if min(counts) < least else max(counts)
         warnings.warn(
             f"the run was trained with {least} to {most} examples{each}, but got {came}; compare "
@@ -287,7 +304,7 @@ def load_adapted(predictor: Predictor, path: str | Path) -> Adapted:
         if facts["format"] != FORMAT:
             raise ValueError("of another format")
         classes, form, counts = facts["classes"], facts["form"], tuple(int(count) for count in facts["counts"])
-        labels, shot = None if classes is None else Labels(tuple(classes), str(form)), _shot(counts)
+        labels, shot = None if classes is None else Labels(tuple(classes), str(form)), shot_of(counts)
         draws, checkpoint, names = str(facts["draws"]), facts["checkpoint"], [*map(str, facts["posterior"])]
         support = Batch(*(tensors[f"{SUPPORT}/{name}"] for name in Batch._fields))
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, OverflowError) as error:

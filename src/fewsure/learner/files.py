@@ -19,15 +19,12 @@ from fewsure.data.own.images import load_image
 from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
 from fewsure.learner.adapted import Adapted
-from fewsure.learner.inputs import require_one_group
+from fewsure.learner.inputs import USUAL_TARGETS, require_one_group
 from fewsure.learner.prediction import ClassPrediction, ValuePrediction
 from fewsure.training.experiment import Experiment
 
 Array = NDArray[Any]
 Record = dict[str, Any]
-LOW, HIGH = 0.05, 0.95
-"""The quantiles that are printed where no coverage was asked for."""
-USUAL_TARGETS = {"regression": "y", "classification": "label"}
 _TARGETS = {"regression": "numbers", "classification": "labels"}
 
 
@@ -147,23 +144,19 @@ def predictions(
 
 
 def _values(predicted: ValuePrediction) -> Iterator[Record]:
-    columns = {"mean": predicted.mean, "std": predicted.std, "function_std": predicted.function_std}
-    if predicted.coverage is None:
-        columns |= {"quantile_05": predicted.quantile(LOW), "quantile_95": predicted.quantile(HIGH)}
-    else:
-        columns |= {"lower": predicted.lower, "upper": predicted.upper}
+    columns = predicted.columns()
     for row in zip(*(values.tolist() for values in columns.values()), strict=True):
         yield dict(zip(columns, row, strict=True))
 
 
 def _classes(predicted: ClassPrediction) -> Iterator[Record]:
-    names = ("confidence", "entropy", "expected_entropy", "mutual_information")
-    scores = [getattr(predicted, name).tolist() for name in names]
+    columns = predicted.columns()
+    scores = zip(*(values.tolist() for values in columns.values()), strict=True)
     sets = [None] * len(predicted.label) if predicted.coverage is None else predicted.sets
     for label, row, probabilities, chosen in zip(
-        predicted.label, zip(*scores, strict=True), predicted.probabilities.tolist(), sets, strict=True
+        predicted.label, scores, predicted.probabilities.tolist(), sets, strict=True
     ):
-        record = {"label": label, **dict(zip(names, row, strict=True))}
+        record = {"label": label, **dict(zip(columns, row, strict=True))}
         record["probabilities"] = dict(zip(predicted.classes, probabilities, strict=True))
         yield record if chosen is None else record | {"set": chosen}
 
@@ -189,12 +182,17 @@ def write_records(records: Iterable[Record], file: IO[str], *, as_json: bool) ->
 
 def write_file(records: Iterable[Record], path: Path, *, as_json: bool) -> int:
     """The same into a file, which is whole or not there."""
+    require_place(path)
+    with writing(path) as file:
+        return write_records(records, file, as_json=as_json)
+
+
+def require_place(path: Path) -> None:
+    """Refuse a path that no file can be written to."""
     if not path.parent.is_dir():
         raise FewsureError(f"expected --out to be a file in a folder that is there, but {path.parent} is not; make it")
     if path.is_dir():
         raise FewsureError(f"expected --out to be a file such as predicted.csv, but {path} is a folder")
-    with writing(path) as file:
-        return write_records(records, file, as_json=as_json)
 
 
 def _flat(record: Record) -> Record:

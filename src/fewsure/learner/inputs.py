@@ -12,6 +12,9 @@ from fewsure.data.io.table_files import Columns
 from fewsure.data.scaling import Scale, require_pixels
 from fewsure.errors import FewsureError
 
+USUAL_TARGETS = {"regression": "y", "classification": "label"}
+"""The column with what is known, where training names none."""
+
 
 def require_one_group(table: Columns, column: str, known: str | None) -> str:
     """The one group of a table's rows, by a column with their groups; `known` is the group that it must be."""
@@ -19,12 +22,13 @@ def require_one_group(table: Columns, column: str, known: str | None) -> str:
     if known is not None and groups != [known]:
         raise FewsureError(
             f"{table.where}: expected rows of the support's group, {known!r}, but `{column}` has {groups[-1]!r}; "
-            "predict each group from its own support"
+            "predict each group from its own support, or all with --group-column"
         )
     if len(groups) > 1:
         two = " and ".join(map(repr, sorted(groups)[:2]))
         raise FewsureError(
-            f"{table.where}: expected rows of one group, but `{column}` has {two}; adapt to each group by itself"
+            f"{table.where}: expected rows of one group, but `{column}` has {two}; adapt to each group by itself, or "
+            "predict all with predict_groups or --group-column"
         )
     return groups[0]
 

@@ -80,14 +80,20 @@ def _values(y: Any) -> tuple[list[Any], Form]:
 
 
 def _fixed(values: list[Any], names: Sequence[str]) -> list[Any]:
-    """The fixed classes as the labels have them. A class that no label has is of the others' type."""
-    seen = {str(value): value for value in values}
+    """The fixed classes as the labels have them. A class that no label has is of the others' type.
+
+    True and false are called 1 and 0 where training read them from a table.
+    """
+    of_table = not {"True", "False"} & {*names}
+    seen = {
+        str(int(value) if isinstance(value, bool) and of_table else value): value for value in dict.fromkeys(values)
+    }
     other = [name for name in seen if name not in names]
     if other:
         raise FewsureError(f"expected labels among {', '.join(names)}, as in training, but got {other[0]!r}")
     kinds = {type(value) for value in values}
     kind: Any = kinds.pop() if len(kinds) == 1 else str
-    read = (lambda name: name == "True") if kind is bool else kind if kind in (int, float) else str
+    read = (lambda name: name in ("True", "1")) if kind is bool else kind if kind in (int, float) else str
     return [seen.get(name, read(name)) for name in names]
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Unpack, get_args
 
 from fewsure.algorithms import ALGORITHMS
 from fewsure.certification.certify import Request, certify_run
@@ -19,7 +19,11 @@ from fewsure.data.io.frames import is_frame
 from fewsure.data.own.arrays import GivenClasses, GivenRegression, own_tasks
 from fewsure.data.own.tables import Table, TableClasses
 from fewsure.errors import FewsureError, require, require_known
-from fewsure.learner.adapted import Adapted, adapt, load_adapted
+from fewsure.learner.adapted import Adapted, adapt, load_adapted, require_coverage
+from fewsure.learner.group_files import GroupFiles, predict_files
+from fewsure.learner.group_ray import predict_on_ray
+from fewsure.learner.groups import Reader, predict_frames
+from fewsure.learner.inputs import USUAL_TARGETS
 from fewsure.learner.options import Method, Options
 from fewsure.learner.packing import pack, temporary_folder, unpack
 from fewsure.learner.predictor import Predictor
@@ -31,6 +35,8 @@ from fewsure.training.experiment import DEFAULT_PRESET, GROUPS, Experiment, defa
 from fewsure.training.runs import Run
 from fewsure.types import Algorithm
 
+Engine = Literal["local", "ray"]
+"""Where many groups are predicted."""
 INDUCTIVE_DEFAULTS = {"norm": "instance", "centred": False, "temperature_exponent": 0.0}
 """These replace values of a preset: a prediction never depends on the other queries, unless asked for."""
 
@@ -144,6 +150,46 @@ class Learner:
         The learner does not change. The same examples in any order give the same task, up to rounding.
         """
         return adapt(self._trained(), x, y)
+
+    def predict_groups(
+        self,
+        known: Any,
+        new: Any,
+        *,
+        group: str | None = None,
+        target: str | None = None,
+        coverage: float | None = None,
+        out: str | Path | None = None,
+        engine: Engine = "local",
+        quiet: bool = False,
+    ) -> Any:
+        """Adapt to the known rows of many groups and predict their new rows, in vectorised batches.
+
+        `known` and `new` are DataFrames with a column `group`, by default the task column of training, and the columns
+        of training; `known` also has the `target`. Groups may be of any sizes. The numbers are those of `adapt` and
+        `predict`, group by group. They come back as a DataFrame of the same library, with the group, and with the
+        index of `new`: mean and spreads with an interval, or labels. `coverage` is that of `adapted.predict`.
+
+        Or both are CSV or Parquet files. Then predictions go to the file `out`, memory does not grow with the files,
+        and the same call goes on after an interruption. The engine `ray` runs on a cluster of Ray, from Parquet files
+        to a folder of Parquet files. The call gives back how many rows were predicted.
+        """
+        require_coverage(coverage)
+        require_known("engine", engine, [*get_args(Engine)])
+        predictor = self._trained()
+        data = predictor.experiment.data
+        group = checked(str | None, group, "group") or getattr(data, "task_column", None)
+        if not group:
+            raise FewsureError("expected `group`, the column with the group of each row, since the run names none")
+        target = checked(str | None, target, "target") or data.target_column or USUAL_TARGETS[data.kind]
+        reader = Reader(predictor, group, target)
+        with silenced(quiet):
+            if out is None and engine == "local" and is_frame(known) and is_frame(new):
+                return predict_frames(reader, known, new, coverage)
+            if out is None or not all(isinstance(one, (str, Path)) for one in (known, new)):
+                raise FewsureError("expected `known` and `new` to be two DataFrames, or two files and `out` a third")
+            files, where = GroupFiles(reader, Path(known), Path(new), coverage), Path(out)
+            return predict_files(files, where) if engine == "local" else predict_on_ray(files, where)
 
     def evaluate(
         self,

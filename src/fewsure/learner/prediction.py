@@ -20,6 +20,8 @@ Array = Any
 """A tensor where x was one, a column of the same library where x was a DataFrame, else a numpy array."""
 Form = Literal["tensor", "array"] | Frame
 """The container of what is given back."""
+LOW, HIGH = 0.05, 0.95
+"""The quantiles that files have where no coverage was asked for."""
 
 
 class Promise(NamedTuple):
@@ -139,6 +141,14 @@ class ValuePrediction(Prediction):
         """(N,): upper ends."""
         return self._give(self._region("intervals")[1])
 
+    def columns(self) -> dict[str, Array]:
+        """The columns that a file has: mean and spreads, and an interval."""
+        if self.coverage is None:
+            ends = {"quantile_05": self.quantile(LOW), "quantile_95": self.quantile(HIGH)}
+        else:
+            ends = {"lower": self.lower, "upper": self.upper}
+        return {"mean": self.mean, "std": self.std, "function_std": self.function_std} | ends
+
 
 class ClassPrediction(Prediction):
     """Classes predicted at N points, from the class probabilities p_s of S sampled networks; entropies H in nats.
@@ -212,6 +222,11 @@ class ClassPrediction(Prediction):
     def sets(self) -> list[list[Hashable]]:
         """The labels of each point's prediction set, with the coverage that was asked for."""
         return self._labels.chosen(self._region("sets"))
+
+    def columns(self) -> dict[str, Array]:
+        """The columns that a file has beside labels and probabilities: how sure the prediction is."""
+        names = ("confidence", "entropy", "expected_entropy", "mutual_information")
+        return {name: getattr(self, name) for name in names}
 
 
 def _entropy(probabilities: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from fewsure.certification.predictor import (
     new_draws,
 )
 from fewsure.core.devices import find_device, precision, precision_on_cpu
+from fewsure.core.vectorise import better_looped, for_each
 from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
 from fewsure.evaluation.calibrate import fits_of, with_fits
@@ -147,6 +148,30 @@ class Predictor:
         """The density of a label in the unit that networks see, of a method that has one of its own."""
         with self._as_evaluated():
             return self.experiment.algorithm.predictive(*_given_reference(posterior, model), x, noise)
+
+    def of_many(
+        self, model: Model, state: State, noise: Noise, tasks: tuple[Batch, Tensor]
+    ) -> tuple[Tensor | None, Mixture | None]:
+        """Outputs (T, S, N, C) of the functions of T tasks at x (T, N, …), before they are divided by a temperature.
+
+        The density (T, N, K) in their place, of a method that has one of its own.
+        """
+        algorithm, (shared, own, _) = self.experiment.algorithm, state.draws
+        own_density = self.experiment.own_density
+
+        def one_task(task: tuple[Batch, Tensor], meta: Parts) -> Tensor | Mixture:
+            support, x = task
+            given = model.given(support)
+            posterior = algorithm.adapt(meta, given, support, shared | own)
+            if not own_density:
+                return algorithm.predict(posterior, given, x, noise)
+            found = algorithm.predictive(posterior, given, x, noise)
+            return found if found.function_stds is not None else found._replace(function_stds=0 * found.stds)
+
+        loop = better_looped(model.network, self.device)
+        with self._as_evaluated():
+            found: Any = for_each(one_task, loop=loop, threads=loop)(tasks, self.meta)
+        return (None, found) if own_density else (found, None)
 
     def in_users_unit(self, values: Tensor, density: Mixture | None, noise_std: float) -> tuple[Tensor, Mixture]:
         """The values (S, N) of functions and the density of a label: the method's own, or around these functions."""

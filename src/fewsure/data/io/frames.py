@@ -1,6 +1,6 @@
 """DataFrames in memory, of any library that narwhals reads: pandas, polars, pyarrow and others."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,7 +9,7 @@ import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
-from fewsure.data.io.table_files import Columns, text
+from fewsure.data.io.table_files import Columns, Texts
 from fewsure.errors import FewsureError
 
 WHERE = "the table given"
@@ -33,7 +33,7 @@ class Frame:
         kinds = self._table.schema
         typed = {name: self._numbers(name) for name, kind in kinds.items() if kind.is_numeric() or kind == nw.Boolean}
         categorical = frozenset(name for name, kind in kinds.items() if kind in (nw.Categorical, nw.Enum))
-        return Columns(_Texts(self), WHERE, typed=typed, categorical=categorical)
+        return Columns(Texts(self.names, self.values), WHERE, typed=typed, categorical=categorical)
 
     def _numbers(self, name: str) -> NDArray[np.float64]:
         """A column of numbers in double precision; NaN where one is missing."""
@@ -56,6 +56,16 @@ class Frame:
         index = nw.maybe_get_index(self._table)
         return (column if index is None else nw.maybe_set_index(column, index=index)).to_native()
 
+    def like(self, columns: Mapping[str, Any]) -> Any:
+        """A DataFrame of the same library with other columns, a value of each for each row, and the same index."""
+        given = {name: list(values) if _is_object(values) else values for name, values in columns.items()}
+        made: Any = nw.from_dict(given, backend=self._table.implementation).to_native()
+        index = nw.maybe_get_index(self._table)
+        return made if index is None else made.set_axis(index)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
     @cached_property
     def _table(self) -> "nw.DataFrame[Any]":
         try:
@@ -64,24 +74,8 @@ class Frame:
             raise FewsureError(f"expected column names of {WHERE} to differ, but one is there twice") from error
 
 
-class _Texts(Mapping[str, Sequence[str]]):
-    """The columns of a DataFrame as text, each made when it is asked for."""
-
-    def __init__(self, frame: Frame) -> None:
-        self._frame, self._made = frame, dict[str, Sequence[str]]()
-
-    def __getitem__(self, name: str) -> Sequence[str]:
-        if name not in self._made:
-            if name not in self._frame.names:
-                raise KeyError(name)
-            self._made[name] = [text(value) for value in self._frame.values(name)]
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._frame.names)
-
-    def __len__(self) -> int:
-        return len(self._frame.names)
+def _is_object(values: Any) -> bool:
+    return isinstance(values, np.ndarray) and values.dtype == object
 
 
 def is_frame(value: Any) -> bool:

@@ -3,7 +3,7 @@
 import csv
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
@@ -45,7 +45,8 @@ class Columns(NamedTuple):
         return list(self.text)
 
     def __len__(self) -> int:
-        return len(next(iter(self.text.values())))
+        some: Mapping[str, Any] = self.typed or self.text
+        return len(next(iter(some.values())))
 
     def strings(self, name: str, option: str) -> NDArray[np.str_]:
         """A column as text; `option` is what the user named it with."""
@@ -62,10 +63,13 @@ class Columns(NamedTuple):
 
         With `gaps` a missing one is NaN. With `dates` they are the days since 1970.
         """
-        values = self.cells(name, option)
         read = self.date if dates else self.number
-        found = self.typed[name] if name in self.typed else np.array([read(value) for value in values])
+        typed = self.typed.get(name)
+        found = np.array([read(value) for value in self.cells(name, option)]) if typed is None else typed
         wrong = np.flatnonzero(~np.isfinite(found))
+        if typed is not None and not len(wrong):
+            return found  # which saves making text of it
+        values = self.cells(name, option)
         if gaps:
             wrong = np.array([row for row in wrong.tolist() if not is_missing(values[row])], dtype=int)
         if len(wrong) and dates:
@@ -128,6 +132,26 @@ class Columns(NamedTuple):
         return self.text[name]
 
 
+class Texts(Mapping[str, Sequence[str]]):
+    """Columns as text, each made from its values when it is asked for."""
+
+    def __init__(self, names: Sequence[str], values: Callable[[str], Sequence[Any]]) -> None:
+        self._names, self._values, self._made = names, values, dict[str, Sequence[str]]()
+
+    def __getitem__(self, name: str) -> Sequence[str]:
+        if name not in self._made:
+            if name not in self._names:
+                raise KeyError(name)
+            self._made[name] = [text(value) for value in self._values(name)]
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 def read_table(path: Path) -> Columns:
     """The whole of a table."""
     status = path.stat() if path.is_file() else None
@@ -143,18 +167,16 @@ def _read(path: Path, changed: object) -> Columns:
 
 
 def read_blocks(path: Path, size: int = BLOCK) -> Iterator[Columns]:
-    """A table in blocks of rows; a CSV file is never held in memory as a whole."""
+    """A table in blocks of rows; a file is never held in memory as a whole."""
     if not path.is_file():
         raise FewsureError(f"expected a CSV or Parquet file, but {path} is not there")
     first = 1
-    for text, decimal_comma in (_parquet_blocks if path.suffix.lower() in PARQUET else _csv_blocks)(path, size):
-        block = Columns(text, str(path), first, decimal_comma)
-        yield block
+    for block in (_parquet_blocks if path.suffix.lower() in PARQUET else _csv_blocks)(path, size):
+        yield Columns(block.text, block.where, first, block.decimal_comma, block.typed)
         first += len(block)
 
 
-def _csv_blocks(path: Path, size: int) -> Iterator[tuple[dict[str, list[str]], bool]]:
-    """Columns of text, and whether numbers may have a decimal comma."""
+def _csv_blocks(path: Path, size: int) -> Iterator[Columns]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = file.readline()
@@ -167,15 +189,13 @@ def _csv_blocks(path: Path, size: int) -> Iterator[tuple[dict[str, list[str]], b
                     if len(row) != len(names):
                         expected = f"{path}: expected {len(names)} columns, as in its first line"
                         raise FewsureError(f"{expected}, but row {number} has {len(row)}")
-                yield (
-                    {name: [row[index].strip() for _, row in block] for index, name in enumerate(names)},
-                    delimiter != ",",
-                )
+                columns = {name: [row[index].strip() for _, row in block] for index, name in enumerate(names)}
+                yield Columns(columns, str(path), decimal_comma=delimiter != ",")
     except (UnicodeDecodeError, csv.Error) as error:
         raise FewsureError(f"{path} cannot be read as CSV ({error}); save it as UTF-8 text with commas") from error
 
 
-def _parquet_blocks(path: Path, size: int) -> Iterator[tuple[dict[str, list[str]], bool]]:
+def _parquet_blocks(path: Path, size: int) -> Iterator[Columns]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
@@ -183,10 +203,24 @@ def _parquet_blocks(path: Path, size: int) -> Iterator[tuple[dict[str, list[str]
         raise FewsureError(f"{needs}, or save the table as CSV") from error
     try:
         for batch in parquet.ParquetFile(path).iter_batches(batch_size=min(size, 2**31 - 1)):
-            _require_names(batch.schema.names, path)
-            yield {name: [text(value) for value in batch[name].to_pylist()] for name in batch.schema.names}, False
+            yield arrow_columns(batch, str(path))
     except (ArrowException, OSError) as error:
         raise FewsureError(f"{path} cannot be read as Parquet ({error}); write it again") from error
+
+
+def arrow_columns(batch: Any, where: str) -> Columns:
+    """The rows of a batch of pyarrow, with the types of its columns."""
+    from pyarrow import float64, types
+
+    names = batch.schema.names
+    _require_names(names, Path(where))
+    numbers = [types.is_integer, types.is_floating, types.is_decimal, types.is_boolean]
+    typed = {
+        name: batch[name].cast(float64()).to_numpy(zero_copy_only=False).astype(np.float64)
+        for name in names
+        if any(is_kind(batch.schema.field(name).type) for is_kind in numbers)
+    }
+    return Columns(Texts(names, lambda name: batch[name].to_pylist()), where, typed=typed)
 
 
 def text(value: Any) -> str:

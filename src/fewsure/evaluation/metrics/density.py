@@ -93,7 +93,7 @@ def mean_width(density: Mixture, share: float) -> Float[Tensor, ""]:
 
 
 def quantile(density: Mixture, level: float) -> Float[Tensor, " N"]:
-    """The value below which a label lies with probability `level`, by bisection.
+    """The value below which a label lies with probability `level`, by bisection where there are components.
 
     >>> float(quantile(around_functions(torch.zeros(1, 1, dtype=torch.float64), 1.0), 0.975).round(decimals=4))
     1.96
@@ -101,6 +101,8 @@ def quantile(density: Mixture, level: float) -> Float[Tensor, " N"]:
     # No component has less, or more, than `level` beyond these ends.
     reach: Tensor = ndtri(torch.tensor(level, dtype=density.means.dtype))
     ends = density.means + density.stds * reach
+    if ends.shape[-1] == 1:
+        return ends.squeeze(-1)
     low, high = ends.amin(-1), ends.amax(-1)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
