@@ -1,5 +1,6 @@
 """`fewsure crossval`: every group is predicted by a learner that has not seen it."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -119,6 +120,26 @@ def test_one_fold_for_each_group_and_auto_in_python() -> None:
     assert found["mae"]["mean"] < 0.4
     with pytest.raises(FewsureError, match="from 2 to 6"):
         learner.crossval(folds=7, quiet=True)
+
+
+def test_a_method_that_auto_selects_in_some_folds_is_scored_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = crossval._trained
+
+    def alternating(folder: Path, plan: crossval.Plan, fold: tuple[int, int], device: torch.device) -> Run:
+        name = ("mixed", "mean")[fold[0]]
+        one = dataclasses.replace(plan, experiments={name: plan.experiments[name]}, budget=None)
+        return trained(folder, one, fold, device)
+
+    monkeypatch.setattr(crossval, "_trained", alternating)
+    x, y, owner = rows()
+    tasks = [(x[owner == name], y[owner == name]) for name in dict.fromkeys(owner)]
+    found = fewsure.Learner(data=fewsure.regression_tasks(tasks)).crossval(folds=2, tasks=80, quiet=True)
+    assert [row["algorithm"] for row in found["by_fold"]] == ["mixed", "mean"]
+    names = {row["name"]: row for row in found["baselines"]}
+    assert set(names) == {"gp", "ridge", "mean", "mixed", "boosting"}
+    assert names["mixed"]["nll"]["mean"] < found["nll"]["mean"] < names["mean"]["nll"]["mean"]
+    best = names[found["best_baseline"]]["nll"]["mean"]
+    assert found["against_best"]["nll"]["difference"]["mean"] == pytest.approx(found["nll"]["mean"] - best)
 
 
 def test_classes_make_folds_too() -> None:

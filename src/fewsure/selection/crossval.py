@@ -9,7 +9,7 @@ The scores are then means over all groups. So they are of as many groups as ther
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -185,13 +185,13 @@ def _with_baselines(runs: Sequence[Run], plan: Plan, shot: int, device: torch.de
     """The baselines on the same tasks, fold by fold, and whether the runs beat the best of them."""
     rows: list[dict[str, Any]] = []
     found: dict[str, list[Run]] = {}
-    wanted = _shared(baselines_of(run) for run in runs)
+    wanted = dict.fromkeys(baseline for run in runs for baseline in baselines_of(run))
     with ProgressLine("baselines") as line:
         for done, baseline in enumerate(wanted):
             line.show(done, len(wanted), str(baseline))
             try:
                 with silenced():
-                    fits = [fitted(run, baseline, device) for run in runs]
+                    fits = [_fitted(run, baseline, device) for run in runs]
                     _evaluate(fits, plan, shot, device)
             except FewsureError as error:
                 rows.append({"name": str(baseline), "reason": str(error)})
@@ -204,10 +204,9 @@ def _with_baselines(runs: Sequence[Run], plan: Plan, shot: int, device: torch.de
     return {"baselines": rows, "best_baseline": best, "against_best": _against(runs, found[best])}
 
 
-def _shared(of_runs: Iterable[Sequence[Baseline]]) -> list[Baseline]:
-    """The baselines that all folds have: a fold of `auto` may have selected one."""
-    first, *others = [list(baselines) for baselines in of_runs]
-    return [baseline for baseline in first if all(baseline in other for other in others)]
+def _fitted(run: Run, baseline: Baseline, device: torch.device) -> Run:
+    """The run of a baseline on a fold; the fold's own, where `auto` has selected that method."""
+    return run if str(baseline) == run.experiment.algorithm_name else fitted(run, baseline, device)
 
 
 def _against(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[str, Any]:
