@@ -1,6 +1,8 @@
 """Small files in the layouts in which data sets are published, written byte by byte where the bytes matter."""
 
+import gzip
 import io
+import json
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -8,6 +10,9 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+ASSAY_FILES = {"train": "train", "validation": "valid", "test": "test"}
+ASSAY_SIZES = {"train": (150, 160), "validation": (150,), "test": (50,)}
 
 
 def image_bytes(pixels: np.ndarray, kind: str = "PNG") -> bytes:
@@ -68,3 +73,37 @@ def _python2(value: object) -> bytes:
                 empty + b"(" + _python2(1) + _python2(value.shape) + dtype + b"\x89" + _python2(value.tobytes()) + b"tb"
             )
     raise TypeError(type(value))
+
+
+class WrittenAssays:
+    """Assays of FS-Mol with random bits, which depend on the split alone."""
+
+    def __init__(self, split: str) -> None:
+        random = np.random.default_rng(len(split))
+        self.names = [f"CHEMBL{split}{number}" for number in range(len(ASSAY_SIZES[split]))]
+        self.offsets = np.cumsum([0, *ASSAY_SIZES[split]])
+        self.counts = random.poisson(0.02, (self.offsets[-1], 2048))
+        self.active = random.uniform(size=len(self.counts)) < 0.4
+        self.smiles = [f"C{'C' * row}" for row in range(len(self.counts))]
+
+    def arrays(self, folder: Path, split: str) -> None:
+        """As one file, with its molecules in another order."""
+        order = np.random.default_rng(1).permutation(len(self.counts))
+        np.savez_compressed(
+            folder / f"{ASSAY_FILES[split]}.npz",
+            assays=np.frombuffer("\n".join(self.names).encode(), np.uint8),
+            smiles=np.frombuffer("\n".join(self.smiles[row] for row in order).encode(), np.uint8),
+            fingerprints=np.packbits(self.counts[order] > 0, axis=1),
+            molecule=np.argsort(order).astype(np.int32),
+            offsets=self.offsets,
+            active=self.active,
+        )
+
+    def lines(self, folder: Path, split: str) -> None:
+        """As the published files."""
+        (folder / ASSAY_FILES[split]).mkdir(parents=True)
+        for name, first, end in zip(self.names, self.offsets, self.offsets[1:], strict=False):
+            with gzip.open(folder / ASSAY_FILES[split] / f"{name}.jsonl.gz", "wt") as file:
+                for row in range(first, end):
+                    label = {"SMILES": self.smiles[row], "Property": str(float(self.active[row])), "Assay_ID": name}
+                    file.write(json.dumps(label | {"fingerprints": self.counts[row].tolist()}) + "\n")

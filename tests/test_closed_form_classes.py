@@ -13,6 +13,7 @@ from fewsure.algorithms.linear import Ridge
 from fewsure.algorithms.logistic import Logistic
 from fewsure.algorithms.simpleshot import SimpleShot
 from fewsure.core import streams
+from fewsure.errors import FewsureError
 from fewsure.networks.losses import classification
 from fewsure.networks.mlp import Mlp
 from fewsure.types import Algorithm, Batch, Parts, Stage, Task
@@ -110,6 +111,45 @@ def test_ridge_is_that_of_scikit_learn_on_indicators() -> None:
         "logits": {"log_scale": torch.tensor(scale).log()},
     }
     np.testing.assert_allclose(logits(Ridge(), meta, one), scale * reference.predict(at), rtol=1e-6)
+
+
+@pytest.mark.usefixtures("float64")
+def test_ridge_learns_from_each_example_as_predicted_from_all_others() -> None:
+    model = MODEL._replace(fixed_classes=True)
+    ridge = Ridge(learn_features=True, leave_one_out=True)
+    meta = ridge.init(model, streams.generator(0, "ridge"))
+    meta["prior"]["mean"] += torch.randn(meta["prior"]["mean"].shape, generator=streams.generator(0, "mean"))
+    one = task()
+    x, y = (torch.cat(parts) for parts in zip(one.support, one.query, strict=True))
+    losses = []
+    for left in range(len(x)):
+        others = torch.arange(len(x)) != left
+        posterior = ridge.adapt(meta, model, Batch(x[others], y[others]), {})
+        losses.append(model.loss(ridge.predict(posterior, model, x[left : left + 1], {})[0], y[left : left + 1]))
+    stage = Stage(torch.zeros(()), 1)
+    torch.testing.assert_close(ridge.loss(meta, model, one, {}, stage)[0], torch.stack(losses).mean())
+
+
+def test_ridge_knows_classes_that_all_tasks_share_before_any_example() -> None:
+    model = MODEL._replace(fixed_classes=True)
+    ridge = Ridge(learn_features=True)
+    meta = ridge.init(model, streams.generator(0, "ridge"))
+    meta["prior"]["mean"] += torch.randn(meta["prior"]["mean"].shape, generator=streams.generator(0, "mean"))
+    meta["prior"]["log_std"] -= 20  # a task cannot leave the mean
+    one = task()
+    (found,) = ridge.predict(ridge.adapt(meta, model, one.support, {}), model, one.query.x, {})
+    features = ridge.features(meta, model, one.query.x)
+    expected = meta["logits"]["log_scale"].exp() * features @ meta["prior"]["mean"].double()
+    torch.testing.assert_close(found, expected.to(found))
+    assert "mean" not in ridge.init(MODEL, streams.generator(0, "ridge"))["prior"]
+
+
+def test_leaving_one_out_is_refused_where_it_would_tell_the_class() -> None:
+    with pytest.raises(FewsureError, match="`leave_one_out` to be left out without learn_features"):
+        Ridge(leave_one_out=True)
+    ridge = Ridge(learn_features=True, leave_one_out=True)
+    with pytest.raises(FewsureError, match="left out where classes differ between tasks"):
+        ridge.init(MODEL, streams.generator(0, "ridge"))
 
 
 @pytest.mark.usefixtures("float64")

@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from fewsure.data.pools import SPLITS
+
+from .data_files import WrittenAssays
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SAYS = {
     "sine_line.py": "200 unseen tasks: MSE",
@@ -12,6 +16,7 @@ SAYS = {
     "own_csv.py": "from 5 years that are known:",
     "groups_dask.py": "200 rows of 50 shops, as without Dask.",
     "groups_spark.py": "200 rows of 50 shops, as without Spark.",
+    "molecules.py": "the tenth to measure first:",
 }
 NEEDS = {"groups_dask.py": "dask", "groups_spark.py": "pyspark"}
 
@@ -29,6 +34,10 @@ def test_an_example_runs(
     if name in NEEDS:
         pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed")
     out = str(tmp_path / "out")
+    if name == "molecules.py":
+        (own_data / "fs-mol").mkdir()
+        for split in SPLITS:
+            WrittenAssays(split).arrays(own_data / "fs-mol", split)
     monkeypatch.setattr("sys.argv", [name, "--updates", "2", "--out", out])
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     printed = capsys.readouterr().out

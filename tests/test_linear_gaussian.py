@@ -61,6 +61,18 @@ def test_function_space_weight_space_and_conditioning_by_hand_agree() -> None:
     torch.testing.assert_close(closed_form.condition_mean(features, y, mean, std, noise_std), weights.mean)
 
 
+def test_leaving_one_out_is_conditioning_on_all_others() -> None:
+    features, y, mean, std, noise_std = problem()
+    covariance, _, residual = joint()
+    two = torch.cat([residual, -2 * residual], dim=1)
+    found = closed_form.leave_one_out(covariance, two, noise_std)
+    for left in range(EXAMPLES):
+        others = torch.arange(EXAMPLES) != left
+        weights = closed_form.condition_mean(features[others], y[others], mean, std, noise_std)
+        expected = features[left] @ (weights - mean)
+        torch.testing.assert_close(found[left], torch.stack([expected, -2 * expected]).squeeze(-1))
+
+
 def test_without_examples_the_posterior_is_the_prior() -> None:
     features, y, mean, std, noise_std = problem()
     weights = closed_form.condition_weights(features[:0], y[:0], mean, std, noise_std)

@@ -55,6 +55,32 @@ def test_conv4_equals_layers_of_torch(norm: Norm, strided: bool) -> None:
     torch.testing.assert_close(network(params, x), embedded @ params["4.weight"] + params["4.bias"])
 
 
+def test_a_network_of_sparse_inputs_starts_with_units_of_the_usual_size() -> None:
+    x = (torch.rand(500, 2048, generator=streams.generator(0, "x")) < 48 / 2048).float()
+    spreads = []
+    for active in (48, None):
+        network = MlpOptions((512, 8), active_inputs=active).build((2048,), 2)
+        params = network.init(streams.generator(0, "test"))
+        spreads.append(float((x @ params["0.weight"]).std()))
+    assert spreads[0] == pytest.approx(3**-0.5, rel=0.1)
+    assert spreads[1] == pytest.approx((48 / 2048 / 3) ** 0.5, rel=0.1)
+
+
+def test_bf16_rounds_a_large_matrix_that_sees_bits_and_gradients_stay_whole() -> None:
+    network = Mlp((2048, 256, 8, 2), active_inputs=40)
+    params = network.init(streams.generator(0, "test"))
+    x = (torch.rand(30, 2048, generator=streams.generator(0, "x")) < 0.02).float()
+    whole = network(params, x)
+    for value in params.values():
+        value.requires_grad_()
+    with precision("bf16"):
+        found = network(params, x)
+    gradient = torch.autograd.grad(found.square().sum(), list(params.values()))
+    assert found.dtype == torch.float32
+    assert 0 < float((found - whole).detach().abs().max()) < 0.01 * float(whole.abs().max())
+    assert all(one.dtype == torch.float32 and bool(one.any()) for one in gradient)
+
+
 def test_on_a_cpu_bf16_rounds_convolutions_and_nothing_else() -> None:
     network = Conv4((1, 16, 16), outputs=5, filters=6, norm="none")
     params = network.init(streams.generator(0, "test"))

@@ -89,7 +89,7 @@ def out(reproduced: Reproduced, tmp_path: Path, tmp_path_factory: pytest.TempPat
     return Path(shutil.copytree(_made[0], tmp_path / "out"))
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", [name for name in TARGETS if name != "fs-mol"])
 def test_every_method_has_the_same_updates_tasks_and_number_of_trials_which_differ(name: str) -> None:
     target = TARGETS[name]
     assert set(target.methods) == (COMPARED - {"protonet"} if target.data == "sine-line" else COMPARED) <= {*ALGORITHMS}

@@ -30,6 +30,7 @@ from fewsure.algorithms.parts.group_evidence import (
     whitened_statistics,
 )
 from fewsure.core.vectorise import stack_components
+from fewsure.errors import require
 from fewsure.theory.chance import is_gain
 from fewsure.types import Algorithm, Batch, Draw, Info, Kind, Mixture, Model, Noise, Parts, Stage, Task
 
@@ -190,7 +191,8 @@ class Ridge(LinearModel):
 
     For numbers it is a Bayesian linear model, which knows how sure it is. Classes are regressed on as indicators, and
     the softmax of a learned multiple gives their probabilities; the number of classes may differ between tasks. With
-    learned features it is R2-D2 (Bertinetto et al., 2019).
+    learned features it is R2-D2 (Bertinetto et al., 2019). Where classes are the same in every task, the prior of their
+    weights then has a learned mean.
     """
 
     kinds: ClassVar[frozenset[Kind]] = frozenset({"regression", "classification"})
@@ -198,13 +200,25 @@ class Ridge(LinearModel):
 
     learn_features: bool = False
     """Regress on features: the base network without its last layer, trained by updates. Off, on inputs."""
+    leave_one_out: bool = False
+    """With learned features and fixed classes, train on each example of a task as predicted from all others."""
+
+    def __post_init__(self) -> None:
+        possible = self.learn_features or not self.leave_one_out
+        require(possible, "leave_one_out", "left out without learn_features", self.leave_one_out)
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
+        # In a task with as many examples of each class, the one that is left out is of the class that is short.
+        possible = model.fixed_classes or not self.leave_one_out
+        require(possible, "leave_one_out", "left out where classes differ between tasks", self.leave_one_out)
         embedding = {"embedding": model.network.embedding.init(generator)} if self.learn_features else {}
         if model.kind == "regression":
             return embedding | super().init(model, generator)
         slopes = -0.5 * math.log(self.weights(model))  # so that φ(x)·w has a spread of about 1
-        return embedding | {"prior": {"log_std": torch.tensor([0.0, slopes])}, "logits": {"log_scale": torch.ones(())}}
+        prior = {"log_std": torch.tensor([0.0, slopes])}
+        if self.learn_features and model.fixed_classes:
+            prior["mean"] = torch.zeros(self.weights(model), model.outputs)
+        return embedding | {"prior": prior, "logits": {"log_scale": torch.ones(())}}
 
     def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
         if self.learn_features:
@@ -217,19 +231,36 @@ class Ridge(LinearModel):
         if model.kind == "regression":
             return super().adapt(meta, model, support, noise)
         features = self.features(meta, model, support.x)
-        indicators = functional.one_hot(support.y, model.outputs).to(features) - 1 / model.outputs
-        std = self.std(meta["prior"]["log_std"].double().exp(), features.shape[1])
-        nothing, one = (make(()).to(features) for make in (torch.zeros, torch.ones))
-        mean = linear_gaussian.condition_mean(features, indicators, nothing.expand(features.shape[1], 1), std, one)
-        return self._kept(meta) | {"logits": {"weights": meta["logits"]["log_scale"].double().exp() * mean}}
+        mean, std, noise_std = self._class_prior(meta, model)
+        found = linear_gaussian.condition_mean(features, _indicators(support.y, model), mean, std, noise_std)
+        return self._kept(meta) | {"logits": {"weights": _scale(meta) * found}}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         """The evidence for numbers, the cross-entropy of the query set for classes."""
         if model.kind == "regression":
             return super().loss(meta, model, task, noise, stage)
-        (logits,) = self.predict(self.adapt(meta, model, task.support, noise), model, task.query.x, noise)
-        loss = model.loss(logits, task.query.y).mean()
+        if self.leave_one_out:
+            x, y = (torch.cat(parts) for parts in zip(task.support, task.query, strict=True))
+            logits = self._left_out(meta, model, Batch(x, y)).to(x.dtype)
+        else:
+            y = task.query.y
+            (logits,) = self.predict(self.adapt(meta, model, task.support, noise), model, task.query.x, noise)
+        loss = model.loss(logits, y).mean()
         return loss, {"loss": loss, "scale": meta["logits"]["log_scale"].exp()}
+
+    def _left_out(self, meta: Parts, model: Model, examples: Batch) -> Tensor:
+        """The logits (N, C) of each example from the posterior given all others."""
+        features, (mean, std, noise_std) = self.features(meta, model, examples.x), self._class_prior(meta, model)
+        residual = _indicators(examples.y, model) - features @ mean
+        covariance = features * std.square() @ features.mT
+        return _scale(meta) * (features @ mean + linear_gaussian.leave_one_out(covariance, residual, noise_std))
+
+    def _class_prior(self, meta: Parts, model: Model) -> tuple[Tensor, Tensor, Tensor]:
+        """(mean (P, C) or (P, 1), s (P,), σ = 1) of the weights that indicators of classes are regressed with."""
+        prior, weights = meta["prior"], self.weights(model)
+        std = self.std(prior["log_std"].double().exp(), weights)
+        mean = prior["mean"].double() if "mean" in prior else torch.zeros(weights, 1).to(std)
+        return mean, std, torch.ones(()).to(std)
 
     def prediction_noise(self, model: Model, samples: int, support: int) -> Mapping[str, Draw]:
         return super().prediction_noise(model, samples, support) if model.kind == "regression" else {}
@@ -253,6 +284,15 @@ class Ridge(LinearModel):
 
     def _kept(self, meta: Parts) -> Parts:
         return {"embedding": meta["embedding"]} if self.learn_features else {}
+
+
+def _indicators(y: Tensor, model: Model) -> Tensor:
+    """1[y = c] − 1/C (N, C) in double precision."""
+    return functional.one_hot(y, model.outputs).double() - 1 / model.outputs
+
+
+def _scale(meta: Parts) -> Tensor:
+    return meta["logits"]["log_scale"].double().exp()
 
 
 def mean_or_mixed(model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:

@@ -25,8 +25,8 @@ def precision(wanted: Precision) -> Iterator[None]:
 
     `float32` rounds nothing. `tf32` rounds the inputs of products to TF32 (10 bits of fraction) on a GPU, and nothing
     on a CPU. With `bf16`, SImPa also rounds the large matrices of its generator and its critic, and their other
-    factors, on any device. A CPU then rounds the weights and the maps of convolutions, too. `auto` is `tf32`, until
-    `fastest_precision` has said what it is here.
+    factors, on any device. So do networks of bits with a large first layer. A CPU then rounds the weights and the maps
+    of convolutions, too. `auto` is `tf32`, until `fastest_precision` has said what it is here.
     """
     switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [switch.allow_tf32 for switch in switches]

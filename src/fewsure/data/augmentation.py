@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fewsure.data.pools import Pool, merge
+from fewsure.data.pools import Pool, merge, network_inputs
 
 
 class Augmentation(Protocol):
@@ -30,6 +30,20 @@ class Mixing:
 
     def __str__(self) -> str:
         return f"mixed by {self.times:g}"
+
+
+@dataclass(frozen=True)
+class Dropping:
+    """Sets each bit to 0 with a probability."""
+
+    share: float
+
+    def __call__(self, examples: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
+        bits = network_inputs(examples[rows])
+        return bits * (torch.rand(bits.shape, generator=generator, device=generator.device) >= self.share)
+
+    def __str__(self) -> str:
+        return f"without {self.share:.0%} of their bits"
 
 
 @dataclass(frozen=True)

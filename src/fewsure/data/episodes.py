@@ -5,6 +5,7 @@ smallest keys name the classes of a task. The examples of each class are drawn i
 a class are ∞.
 """
 
+from collections.abc import Sequence
 from copy import copy
 from typing import Self
 
@@ -129,12 +130,43 @@ class RowTasks:
         support, query = (self._batch(part, generator) for part in parts)
         return Task(support, query, which), {"groups": which.unsqueeze(-1)}
 
+    def stratified(self, which: int, draws: int, generator: torch.Generator) -> tuple[Task, Facts]:
+        """One task with several support sets, each with the task's shares of its classes: all others are its queries.
+
+        x has shape (draws, N, D) and y (draws, N). The fact is the number of the task in the pool.
+        """
+        labels = self.pool.labels
+        assert labels is not None
+        first, end = self.pool.starts[which : which + 2].tolist()
+        support, query = [], []
+        for label, count in enumerate(stratified_counts(torch.bincount(labels[first:end]).tolist(), self._shot)):
+            rows = first + (labels[first:end] == label).nonzero().squeeze(1)
+            keys = torch.rand((draws, len(rows)), generator=generator, device=generator.device)
+            shuffled = rows[keys.argsort(1)]
+            support.append(shuffled[:, :count])
+            query.append(shuffled[:, count:])
+        known, asked = (self._batch(torch.cat(part, 1), generator) for part in (support, query))
+        return Task(known, asked), {"groups": torch.full((draws, 1), which, device=labels.device)}
+
     def _batch(self, rows: Tensor, generator: torch.Generator) -> Batch:
         """The examples in these rows (T, N) of the pool."""
         if self.pool.labels is not None:
             return Batch(_inputs(self.pool, rows, self._augmentation, generator), self.pool.labels[rows])
         examples = self.pool.examples[rows].to(torch.get_default_dtype())
         return Batch(examples[..., :-1], examples[..., -1:])
+
+
+def stratified_counts(counts: Sequence[int], size: int) -> list[int]:
+    """Examples of each class in a sample of `size` of all `counts`: in proportion, the largest remainders rounded up.
+
+    >>> stratified_counts([90, 40], 16)
+    [11, 5]
+    """
+    shares = [size * count / sum(counts) for count in counts]
+    found = [int(share) for share in shares]
+    for number in sorted(range(len(counts)), key=lambda number: found[number] - shares[number])[: size - sum(found)]:
+        found[number] += 1
+    return found
 
 
 def _inputs(pool: Pool, rows: Tensor, augmentation: Augmentation | None, generator: torch.Generator) -> Tensor:

@@ -31,6 +31,7 @@ class Options(TypedDict, total=False):
     """Options of all methods, data, networks and trainings; `fewsure train METHOD --help` explains each."""
 
     activation: Literal["relu", "silu"]
+    active_inputs: int | None
     amplitude: Sequence[float]
     ard: bool
     budget: float | str
@@ -40,6 +41,7 @@ class Options(TypedDict, total=False):
     chunk_size: int | None
     clip: Literal["hard", "none", "bounded"]
     clip_norm: float | None
+    compile: bool
     components: int
     critic_hidden: Sequence[int]
     critic_lr: float
@@ -92,6 +94,7 @@ class Options(TypedDict, total=False):
     latent_noise: Literal["uniform", "normal"]
     leader_steps: int
     learn_features: bool
+    leave_one_out: bool
     leaves: int
     length: float | None
     likelihood_scale: float
@@ -140,6 +143,7 @@ class Options(TypedDict, total=False):
     temperature: float
     temperature_exponent: float | None
     temperature_of: Literal["networks", "mixture"]
+    train_dropping: float
     train_flip: bool
     train_mixing: float
     train_on_validation: bool

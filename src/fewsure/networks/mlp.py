@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fewsure.core.devices import rounded_type
+from fewsure.core.devices import in_full, rounded_type
 from fewsure.core.vectorise import for_components
 from fewsure.errors import require
 from fewsure.kernels.fused import Activation, fused_kernels_fit
@@ -64,6 +64,8 @@ class Mlp:
     functions are the same, and the effect of a step of the weights does not grow with the widths."""
     centred: bool = False
     """Subtract the mean of a batch from each of its inputs: the differences between its examples are left."""
+    active_inputs: int | None = None
+    """Inputs of an example that are not 0, on average, where these are bits; None for all."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -74,7 +76,8 @@ class Mlp:
         return shapes
 
     def init(self, generator: torch.Generator) -> Params:
-        params = uniform_by_fan_in(self.shapes, self.sizes, generator)
+        fan_ins = (self.active_inputs or self.sizes[0], *self.sizes[1:])
+        params = uniform_by_fan_in(self.shapes, fan_ins, generator)
         if self.scaled:
             weights = {f"{layer}.weight": fan_in for layer, fan_in in enumerate(self.sizes[:-1])}
             params |= {name: math.sqrt(fan_in) * params[name] for name, fan_in in weights.items()}
@@ -113,7 +116,9 @@ class Mlp:
             x = x - x.mean(0)
         x = self.padded(params, x)
         for number in range(last + 1):
-            weight, bias, entering = params[f"{number}.weight"], params[f"{number}.bias"], self.entering(x, number)
+            given, bias, entering = params[f"{number}.weight"], params[f"{number}.bias"], self.entering(x, number)
+            bits = number == 0 and self.active_inputs is not None  # which are exact in bfloat16
+            weight = given.to(rounded_type(given)) if bits else given
             if number == last:
                 x = layer(entering, weight, bias, self.last)
             elif modulation is None and self.activation == "relu":
@@ -122,6 +127,7 @@ class Mlp:
                 hidden = layer(entering, weight, bias, "none")
                 hidden = hidden if modulation is None else modulated(hidden, modulation[number])
                 x = hidden.relu() if self.activation == "relu" else functional.silu(hidden)
+            x = x if weight.dtype == given.dtype else in_full(x)
         return x
 
     def entering(self, x: Tensor, number: int) -> Tensor:
@@ -145,7 +151,7 @@ class Mlp:
 
     @property
     def embedding(self) -> "Mlp":
-        return Mlp(self.sizes[:-1], activation=self.activation, centred=self.centred)
+        return dataclasses.replace(self, sizes=self.sizes[:-1])
 
     def with_outputs(self, outputs: int) -> "Mlp":
         return dataclasses.replace(self, sizes=(*self.sizes[:-1], outputs))
@@ -166,11 +172,15 @@ class MlpOptions:
     """Hidden units of each layer."""
     activation: Literal["relu", "silu"] = "relu"
     """The activation after each hidden layer: `relu`, or the smooth `silu`, x·sigmoid(x)."""
+    active_inputs: int | None = None
+    """Where inputs are bits, how many of an example are not 0: the first weights start as large as so few ask for."""
 
     def __post_init__(self) -> None:
         require(all(units > 0 for units in self.hidden), "hidden", "layer sizes above 0", self.hidden)
+        active = self.active_inputs
+        require(active is None or active >= 1, "active_inputs", "at least 1, or none", active)
 
     def build(self, shape: tuple[int, ...], outputs: int) -> Mlp:
         """The network for inputs of a shape."""
         (inputs,) = shape
-        return Mlp((inputs, *self.hidden, outputs), activation=self.activation)
+        return Mlp((inputs, *self.hidden, outputs), activation=self.activation, active_inputs=self.active_inputs)

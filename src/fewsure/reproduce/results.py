@@ -69,9 +69,9 @@ def merge(rows: Sequence[Row], kept: Sequence[Row]) -> list[Row]:
     return sorted(here.values(), key=run_of)
 
 
-def run_of(row: Row) -> tuple[str, int]:
-    """The method and seed of a row."""
-    return row["label"], row["train_seed"]
+def run_of(row: Row) -> tuple[str, int, int]:
+    """The method and seed of a row, and the support size where a target has several."""
+    return row["label"], row["train_seed"], row.get("support", 0)
 
 
 def _name(row: Row) -> str:

@@ -30,8 +30,10 @@ from fewsure.features.extract import nearest_mean_accuracy
 from fewsure.pipeline import WITHOUT_EFFECT, evaluate_run, start_run, train_run
 from fewsure.report.comparison import comparison_figure
 from fewsure.report.drawing import figure_png
+from fewsure.report.evaluation_tables import evaluation_tables
 from fewsure.report.page import write_report
 from fewsure.report.styles import run_styles
+from fewsure.report.tables import Table
 from fewsure.reproduce.page import results_page
 from fewsure.reproduce.results import Row, kept_results, merge, run_of
 from fewsure.reproduce.targets import TARGETS, Target, read_trials
@@ -72,6 +74,11 @@ class Reproduction:
     def target(self) -> Target:
         """The experiment."""
         return TARGETS[self.name]
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods of the experiment."""
+        return self.target.methods
 
     def run(self, methods: Sequence[str], jobs: int) -> None:
         """Do everything of these methods that is not finished yet, so many trainings at a time."""
@@ -206,6 +213,10 @@ class Reproduction:
             folders, report = [run.folder for run in drawn], self.folder / "report.html"
             write_report(folders, report, self.device, tasks=self.tasks, seed=self.target.test_seed)
         return rows
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """The rows as they are printed."""
+        return evaluation_tables(rows)
 
     def _rows(self, finished: Sequence[Run]) -> list[Row]:
         """One object per method and seed that is finished: the evaluation, with what it took."""

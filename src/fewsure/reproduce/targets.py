@@ -85,6 +85,7 @@ SEVERAL = {name: tuple(f"{name}-{shot}" for shot in pair) for name, pair in _PAI
 TARGETS = {
     "regression": Target("sine-line", "sine-line.toml"),
     "omniglot": Target("omniglot", "omniglot.toml", joins_validation=True, trial_share=1.0, test_seed=7),
+    "fs-mol": Target("fs-mol", "fs-mol.toml", trial_share=1.0),
     **{f"{name}-{shot}": target for name, pair in _PAIRS.items() for shot, target in pair.items()},
 }
 """Name on the command line → the experiment."""

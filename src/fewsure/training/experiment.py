@@ -58,8 +58,9 @@ class Training:
     """Tasks held in memory at once; `none` for all. Results do not depend on it."""
     precision: Precision = "auto"
     """On a GPU, `tf32` rounds the inputs of matrix products, which is several times faster; `float32` does not. `bf16`
-    rounds SImPa's large matrices further, on any device, and convolutions on a CPU, which are then twice as fast.
-    `auto` is `bf16` for convolutions on a CPU that has it, else `tf32`; a run records which, and is evaluated so."""
+    rounds SImPa's large matrices further, and large layers of bits, on any device. On a CPU it rounds convolutions,
+    which are then twice as fast. `auto` is `bf16` for convolutions on a CPU that has it, else `tf32`; a run records
+    which, and is evaluated so."""
     cuda_graph: bool = True
     """On a GPU, record an update, or a block of evaluated tasks, once and replay it (many times faster). Results do not
     depend on it."""

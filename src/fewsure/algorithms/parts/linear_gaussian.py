@@ -121,6 +121,15 @@ def condition_mean(features: Tensor, y: Tensor, mean: Tensor, std: Tensor, noise
     return mean + std.square().unsqueeze(-1) * (features.mT @ residual)
 
 
+def leave_one_out(covariance: Tensor, residual: Tensor, noise_std: Tensor) -> Tensor:
+    """The prediction of each residual y − m(X) from the n − 1 others: (n, C) from K (n, n) and residuals (n, C).
+
+    r − C⁻¹ r / diag C⁻¹ (Rasmussen and Williams, 2006, Eq. 5.12): one factor for all.
+    """
+    inverse = torch.cholesky_inverse(cholesky(add_noise(covariance, noise_std)))
+    return residual - inverse @ residual / inverse.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
+
+
 def label_density(mean: Tensor, variance: Tensor, log_noise_std: Tensor, dtype: torch.dtype) -> Mixture:
     """N(mean, variance + σ²) at N points, from the mean and variance (N, 1) of a function."""
     std = (variance + (2 * log_noise_std.double()).exp()).sqrt()

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from fewsure.core.config import LEARNED, Range, from_json
 from fewsure.core.progress import ProgressLine
+from fewsure.data.augmentation import Augmentation, Dropping
 from fewsure.data.description import DataSet, Item
 from fewsure.data.fixed_classes import MayFixClasses
 from fewsure.data.io.cache import load
 from fewsure.data.pools import Pool, Split, in_group
-from fewsure.errors import FewsureError
+from fewsure.errors import FewsureError, require
 
 BITS = 2048
 CLASSES = ("inactive", "active")
@@ -122,6 +123,8 @@ class FsMol(MayFixClasses):
     """Molecules of an assay that are asked for. With fewer than the least of --shot and these, it is left out."""
     softmax_temperature: float | None = None
     """The divisor of outputs before the softmax. `none` fits it to validation assays when training ends."""
+    train_dropping: float = 0.0
+    """In training, set each bit of a molecule to 0 with this probability."""
     fixed_classes: bool = field(default=True, metadata=LEARNED)
 
     known_classes = CLASSES
@@ -137,6 +140,14 @@ class FsMol(MayFixClasses):
         files=_files,
         read=_read,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.train_dropping < 1, "train_dropping", "a number in [0, 1)", self.train_dropping)
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        return Dropping(self.train_dropping) if self.train_dropping else None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,4 +1,7 @@
-"""How well scores rank the examples of one class before all others: areas under two curves, by comparing all pairs."""
+"""How well scores rank the examples of one class before all others: areas under two curves, and the top of the list.
+
+Areas come from comparing all pairs.
+"""
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -29,3 +32,19 @@ def average_precision(scores: Float[Tensor, " N"], positive: Bool[Tensor, " N"])
     chosen = (scores >= scores.unsqueeze(1)).to(scores.dtype)  # (threshold, example)
     precision = (chosen * member).sum(1) / chosen.sum(1)
     return (precision * member).sum() / member.sum()
+
+
+def top_precision(scores: Float[Tensor, " N"], positive: Bool[Tensor, " N"], share: float) -> Float[Tensor, ""]:
+    """The share of positive examples among the `share` with the highest scores, at least one example.
+
+    Where the last places go to a tie, its members share them.
+
+    >>> import torch
+    >>> top_precision(torch.tensor([0.9, 0.6, 0.6, 0.1]), torch.tensor([True, True, False, False]), share=0.5)
+    tensor(0.7500)
+    """
+    places = max(1, round(share * len(scores)))
+    last = scores.sort(descending=True).values[places - 1]
+    above, tied = scores > last, scores == last
+    found = positive[above].sum() + (places - above.sum()) * (positive & tied).sum() / tied.sum()
+    return found.to(scores.dtype) / places
