@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from fewsure.certification.freshness import Record, data_record, record_data
 from fewsure.core.distributed import any_process, is_rank_zero, rank_zero_first
 from fewsure.core.progress import ProgressLine, note, silenced
 from fewsure.core.signals import Stopped, StopSignal
+from fewsure.core.vectorise import stack_components
 from fewsure.data.pools import Split
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation.calibrate import calibrated, calibrated_at, needed_splits
@@ -28,6 +30,8 @@ from fewsure.types import Parts
 
 WITHOUT_EFFECT = ("chunk_size", "cuda_graph")
 """Options on which a result does not depend: a resumed run may have others."""
+MEMBERS = "members"
+"""The folder of the runs of an ensemble's members."""
 VALIDATION_TASKS = 200
 """Tasks behind the score of a checkpoint. A temperature is fitted on other ones."""
 
@@ -107,6 +111,9 @@ def train_run(
 ) -> dict[str, Any]:
     """Train to the end, or until SIGINT or SIGTERM; the last logged line."""
     options = run.experiment.training
+    if options.members > 1:
+        how = {"checkpoint_every": checkpoint_every, "keep_last": keep_last, "max_skipped": max_skipped}
+        return _train_members(run, device, tensorboard=tensorboard, **how)
     score = validation_score(run.experiment, device) if 0 < options.keep_best < options.updates else None
     with (
         event_writer(run.folder, _updates_made(run, device))
@@ -143,6 +150,30 @@ def train_run(
         raise FewsureError(f"{run.folder} is trained, but its metrics.jsonl is missing or damaged; train the run anew")
     best = best_of(scores)
     return lines[-1] if best is None else lines[-1] | {"best_update": best.update, f"best_{SCORE}": best.nll}
+
+
+def _train_members(run: Run, device: torch.device, **how: Any) -> dict[str, Any]:
+    """Train the members of an ensemble in folders of their own, and put their meta-parameters together."""
+    count, members = run.experiment.training.members, []
+    for number in range(count):
+        note(f"member {number + 1} of {count}")
+        with silenced():
+            member = start_run(run.folder / MEMBERS / str(number + 1), run.experiment.member(number), resume=True)
+        members.append(member)
+        try:
+            train_run(member, device, **how)
+        except Stopped as stopped:
+            raise Stopped(run.folder, stopped.exit_code - 128) from stopped
+    if not run.has_checkpoint:
+        last = [member.metrics()[-1] for member in members]
+        shared = [name for name in last[0] if name != "device" and all(name in line for line in last)]
+        means = {name: mean(line[name] for line in last) for name in shared}
+        ends = {"update": max(line["update"] for line in last), "device": last[0]["device"]}
+        run.append_metrics(means | ends | {"seconds": sum(line["seconds"] for line in last)})
+        metas = [member.load(device, member.chosen).meta for member in members]
+        run.save(Checkpoint(ends["update"], stack_components(metas), {}))
+    calibrated(run, device)
+    return run.metrics()[-1]
 
 
 def _updates_made(run: Run, device: torch.device) -> int:

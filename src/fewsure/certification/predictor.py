@@ -92,7 +92,7 @@ def new_draws(experiment: Experiment, seed: int, samples: int, model: Model | No
 
     `model` is that of tasks with another number of classes than the experiment's.
     """
-    algorithm, model, data = experiment.algorithm, model or experiment.model, experiment.data
+    algorithm, model, data = experiment.method, model or experiment.model, experiment.data
     shared, own = algorithm.noise(model, data.support_size, data.query_size)
     specified = shared, own, algorithm.prediction_noise(model, samples, data.support_size)
     generator = streams.generator(seed, "certify", "draws")

@@ -38,7 +38,7 @@ BY_SUPPORT = "the network normalises by the support set, so the prior of network
 
 def speaks_of(experiment: Experiment) -> bool:
     """Whether the theorem says something of single tasks of a run."""
-    return experiment.algorithm.theorem == THEOREM
+    return experiment.method.theorem == THEOREM
 
 
 def require_speaks_of(experiment: Experiment) -> None:
@@ -93,7 +93,7 @@ def bound_of_task(
 
     The draws depend on the seed alone, which must be chosen without a look at the examples.
     """
-    algorithm, (x, y) = experiment.algorithm, support
+    algorithm, (x, y) = experiment.method, support
     generator = streams.generator(seed, "certify", THEOREM, device=x.device)
     noise = draw_per_task(algorithm.prediction_noise(model, samples, len(x)), 1, generator)
     losses = network_losses(model, outputs(x, {name: draw[0] for name, draw in noise.items()}), y)
@@ -118,7 +118,7 @@ def bounds_of_tasks(
 
     `doubts` are reasons to think that the tasks are not fresh.
     """
-    algorithm, model, device = experiment.algorithm, experiment.model, device_of(meta)
+    algorithm, model, device = experiment.method, experiment.model, device_of(meta)
     generator = streams.generator(seed, "certify", THEOREM, device=device)
 
     def with_draws(task: Task, facts: Facts) -> UnseenBlock:

@@ -47,7 +47,7 @@ DEPENDENT = "query points are predicted together, so their losses are not indepe
 
 def no_bound(experiment: Experiment) -> str | None:
     """Why Theorem 2 says nothing of a run; None if it does."""
-    if experiment.algorithm.theorem == THEOREM:
+    if experiment.method.theorem == THEOREM:
         return None
     return f"no bound: {experiment.algorithm_name} has no posterior over θ"
 

@@ -94,7 +94,7 @@ def evaluate_in_shards(
             yield records
 
     figures = scorer(experiment).summarise(shards())
-    if experiment.algorithm.theorem == "Theorem 1":
+    if experiment.method.theorem == "Theorem 1":
         figures |= of_posteriors.summary()
     if "by_group" in figures:
         names = experiment.data.pool(stream).classes
@@ -249,7 +249,7 @@ def _every_task(
     experiment: Experiment, meta: Parts, shared: Noise, score: Score
 ) -> Callable[["UnseenBlock"], dict[str, Tensor]]:
     """Makes the records of a block, with a leading task dimension."""
-    algorithm, model = experiment.algorithm, experiment.model
+    algorithm, model = experiment.method, experiment.model
     device = device_of(meta)
 
     def one_task(block: UnseenBlock, meta: Parts) -> dict[str, Tensor]:
@@ -302,7 +302,7 @@ def with_noise(
     experiment: Experiment, drawn: tuple[Task, Facts], draws: Mapping[str, Draw], generator: torch.Generator
 ) -> UnseenBlock:
     """Tasks with the random numbers of their adaptation, of SAMPLES functions each, and of their scores (`draws`)."""
-    algorithm, model = experiment.algorithm, experiment.model
+    algorithm, model = experiment.method, experiment.model
     task = drawn[0]
     tasks, support, query = count(task), task.support.x.shape[1], task.query.x.shape[1]
     _, noise = draw_noise(algorithm.noise(model, support, query), tasks, generator)
@@ -314,7 +314,7 @@ def shared_noise(experiment: Experiment, seed: int, stream: Split, device: torch
     """The noise that all tasks of an evaluation share (θ)."""
     generator = streams.generator(seed, stream, "shared", device=device)
     data = experiment.data
-    spec = experiment.algorithm.noise(experiment.model, data.support_size, data.query_size)
+    spec = experiment.method.noise(experiment.model, data.support_size, data.query_size)
     return draw_noise(spec, 0, generator)[0]
 
 

@@ -100,6 +100,7 @@ class Options(TypedDict, total=False):
     likelihood_scale: float
     lr: float
     lr_warm_up: int
+    members: int
     methods: Sequence[str]
     missing: Literal["refuse", "impute"]
     mixed_model: bool

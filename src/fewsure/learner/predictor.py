@@ -102,7 +102,7 @@ class Predictor:
         for known in self._states.values():
             if known.digest == digest:  # whatever the number of examples
                 return known._replace(experiment=experiment, calibration=calibration)
-        here, algorithm = draws.to(self.device), experiment.algorithm
+        here, algorithm = draws.to(self.device), experiment.method
         with self._as_evaluated():
             start = algorithm.start(self.meta, experiment.model, here.shared)
         return State(experiment, calibration, here, digest, start)
@@ -128,7 +128,7 @@ class Predictor:
 
     def adapt(self, model: Model, support: Batch, state: State) -> Parts:
         """The part of a task's posterior that predictions need. Tensors that adapting left alone are the state's."""
-        algorithm, (shared, own, _) = self.experiment.algorithm, state.draws
+        algorithm, (shared, own, _) = self.experiment.method, state.draws
         given = model.given(support)
         with self._as_evaluated():
             posterior = algorithm.essentials(algorithm.adapt(self.meta, given, support, shared | own))
@@ -142,12 +142,12 @@ class Predictor:
     def outputs(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         """Outputs (S, N, C) of the sampled functions of a task, before they are divided by a temperature."""
         with self._as_evaluated():
-            return self.experiment.algorithm.predict(*_given_reference(posterior, model), x, noise)
+            return self.experiment.method.predict(*_given_reference(posterior, model), x, noise)
 
     def density(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Mixture:
         """The density of a label in the unit that networks see, of a method that has one of its own."""
         with self._as_evaluated():
-            return self.experiment.algorithm.predictive(*_given_reference(posterior, model), x, noise)
+            return self.experiment.method.predictive(*_given_reference(posterior, model), x, noise)
 
     def of_many(
         self, model: Model, state: State, noise: Noise, tasks: tuple[Batch, Tensor]

@@ -9,6 +9,7 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from fewsure.algorithms import ALGORITHMS
+from fewsure.algorithms.parts.ensemble import Ensemble
 from fewsure.core.config import ends, from_record, to_record
 from fewsure.core.devices import Precision, fastest_precision
 from fewsure.data import DATA, Data
@@ -56,6 +57,8 @@ class Training:
     """Seed of initialisation, training tasks and noise."""
     chunk_size: int | None = None
     """Tasks held in memory at once; `none` for all. Results do not depend on it."""
+    members: int = 1
+    """M, trainings with seeds of their own, one after the other. Their predictions are averaged in probability."""
     precision: Precision = "auto"
     """On a GPU, `tf32` rounds the inputs of matrix products, which is several times faster; `float32` does not. `bf16`
     rounds SImPa's large matrices further, and large layers of bits, on any device. On a CPU it rounds convolutions,
@@ -78,6 +81,8 @@ class Training:
         require(self.patience >= 0, "patience", "at least 0", self.patience)
         require(self.lr_warm_up >= 0, "lr_warm_up", "at least 0", self.lr_warm_up)
         require(self.clip_norm is None or self.clip_norm > 0, "clip_norm", "a number above 0", self.clip_norm)
+        require(self.members >= 1, "members", "at least 1", self.members)
+        require(self.members == 1 or self.updates > 0, "members", "1 for a method without updates", self.members)
         require(self.chunk_size is None or self.chunk_size >= 1, "chunk_size", "at least 1", self.chunk_size)
 
 
@@ -108,11 +113,25 @@ class Experiment:
         for option, least, size in sizes:
             require(size >= least, option, f"at least {least} for {name}", size)
         _require_kind(name, algorithm.kinds, self.data_name, data.kind)
+        if self.training.members > 1 and self.start != RANDOM_START:
+            raise FewsureError(
+                "expected members to start anew, each from a seed of its own, but got --from; leave it or --members out"
+            )
         if not algorithm.any_way and data.training_outputs != self.data.outputs:
             raise FewsureError(
                 f"{self.algorithm_name} ends in one output per class, so expected `train_way` to equal `way`, but got "
                 f"{self.data.training_outputs} and {self.data.outputs}; {takes_any_way()} can train with another way"
             )
+
+    @property
+    def method(self) -> Algorithm:
+        """The method that predicts: the algorithm, or an ensemble of members of it."""
+        members = self.training.members
+        return self.algorithm if members == 1 else Ensemble(self.algorithm, members)
+
+    def member(self, number: int) -> "Experiment":
+        """The experiment of a member of an ensemble, numbered from 0."""
+        return replace(self, training=replace(self.training, members=1, seed=self.training.seed + number))
 
     @property
     def algorithm_name(self) -> str:

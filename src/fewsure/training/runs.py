@@ -105,7 +105,7 @@ class Run:
     def initial(self) -> Checkpoint:
         """Where training starts, unless it starts at another run's checkpoint."""
         seed = self.experiment.training.seed
-        meta = self.experiment.algorithm.init(self.experiment.model, streams.generator(seed, "init"))
+        meta = self.experiment.method.init(self.experiment.model, streams.generator(seed, "init"))
         return Checkpoint(0, meta, {})
 
     def save(self, checkpoint: Checkpoint, *, keep_last: int = 1) -> None:
