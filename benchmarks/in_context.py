@@ -57,6 +57,20 @@ SECTION = """## On one CPU core
     .venv/bin/python benchmarks/in_context.py exact
 """
 
+ENSEMBLES = """## Method or ensemble
+
+`--members 3` trains a method three times and averages the predictions. `--components 3` is SImPa's mixture: three
+generators in one training. Each step of a mixture costs as much as a step of every member.
+
+{table}
+
+The same {tasks:,} test tasks as above; ± is a 95 % interval over tasks. The settings are `--preset quickstart` with
+fewer updates and one seed ({seed}), so the rows are short of the figures above. Training is in processor seconds of one
+core.
+
+    .venv/bin/python benchmarks/in_context.py METHOD --preset quickstart OPTIONS --results results/members.json
+"""
+
 
 def measure(method: str, options: list[str], seed: int, run: Path) -> dict[str, Any]:
     """Train and score one method."""
@@ -153,6 +167,20 @@ def section(rows: Sequence[dict[str, Any]]) -> str:
         table=markdown_table(("", *names.values(), "seeds", "updates", "training"), table),
         runs=markdown_table(("run", "seed", *names.values(), "training"), runs),
     )
+
+
+def ensembles(rows: Sequence[dict[str, Any]]) -> str:
+    """The section on ensembles of docs/results/sine-line.md."""
+    names = {"mse": "MSE", "nll": "NLL", "crps": "CRPS", "coverage_90": "coverage of 90 %"}
+    table = [
+        (
+            " ".join([display_name(row["method"]), *row["options"][2:]]),
+            *(interval(row[key], 3) for key in names),
+            f"{row['train_cpu_seconds']:,.0f} s",
+        )
+        for row in sorted(rows, key=lambda row: row["nll"]["mean"])
+    ]
+    return ENSEMBLES.format(**rows[0], table=markdown_table(("", *names.values(), "training"), table))
 
 
 def processor_seconds() -> float:

@@ -4,13 +4,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 import torch
+from sklearn.covariance import oas
 from torch import Tensor
 
 from fewsure import Learner
 from fewsure.algorithms.dkt import Dkt
 from fewsure.algorithms.linear import Ridge
 from fewsure.algorithms.logistic import Logistic
+from fewsure.algorithms.metaoptnet import MetaOptNet, solve_dual
+from fewsure.algorithms.metaqda import MetaQda
 from fewsure.algorithms.simpleshot import SimpleShot
 from fewsure.core import streams
 from fewsure.errors import FewsureError
@@ -27,6 +32,11 @@ METHODS: dict[str, Algorithm] = {
     "logistic": Logistic(),
     "ridge": Ridge(),
     "ridge-deep": Ridge(learn_features=True),
+    "metaoptnet": MetaOptNet(),
+    "metaoptnet-solved": MetaOptNet(solver_steps=30),
+    "metaoptnet-deep": MetaOptNet(learn_features=True, solver_steps=30),
+    "metaqda": MetaQda(),
+    "metaqda-deep": MetaQda(learn_features=True),
     "dkt": Dkt(),
     "dkt-deep": Dkt(("rbf",), learn_features=True),
 }
@@ -60,7 +70,8 @@ def logits(algorithm: Algorithm, meta: Parts, on: Task) -> Tensor:
 @pytest.mark.parametrize("name", METHODS)
 def test_vectorised_equals_loop_and_gradients_equal_finite_differences(name: str) -> None:
     meta = METHODS[name].init(MODEL, torch.Generator().manual_seed(0))
-    two = Task(*(Batch(*(torch.stack([part, part.flip(0)]) for part in batch)) for batch in task()[:2]))
+    one = task(1 if name.startswith("metaoptnet") else 3)  # a machine of few examples is unique
+    two = Task(*(Batch(*(torch.stack([part, part.flip(0)]) for part in batch)) for batch in one[:2]))
     batch = (meta, two, {}, {}, Stage(torch.tensor(0), 2, 0))
     assert_vectorised_equals_loop(METHODS[name], MODEL, batch)
     assert_gradient_equals_finite_differences(METHODS[name], MODEL, batch, absolute=1e-8)
@@ -175,7 +186,50 @@ def test_deep_kernel_transfer_is_the_gaussian_process_of_scikit_learn_on_indicat
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", ["simpleshot", "logistic", "ridge", "dkt"])
+@pytest.mark.parametrize("penalty", [0.01, 1.0])
+def test_the_machine_of_metaoptnet_is_feasible_and_that_of_liblinear(penalty: float) -> None:
+    from sklearn.svm import LinearSVC
+
+    one = task()
+    x, labels = one.support.x, torch.eye(WAY)[one.support.y]
+    left, _ = solve_dual(penalty * x @ x.T, labels, 30)
+    duals = labels - left
+    torch.testing.assert_close(duals.sum(1), torch.zeros(len(x)), atol=1e-12, rtol=0)
+    assert bool((duals <= labels).all())
+    options = {"C": penalty, "fit_intercept": False, "tol": 1e-9, "max_iter": 1_000_000}
+    reference = LinearSVC(multi_class="crammer_singer", **options).fit(x.numpy(), one.support.y.numpy())
+    np.testing.assert_allclose(penalty * x.T @ duals, reference.coef_.T, atol=1e-5)
+    meta = {"machine": {"log_penalty": torch.tensor(penalty).log(), "log_scale": torch.tensor(3.0).log()}}
+    found = logits(MetaOptNet(solver_steps=30), meta, one)
+    np.testing.assert_allclose(found, 3 * one.query.x.numpy() @ reference.coef_.T, atol=1e-4)
+
+
+@pytest.mark.usefixtures("float64")
+def test_metaqda_is_the_exact_posterior_of_gaussian_classes() -> None:
+    kappa, delta, psi, on = 0.6, 3.5, 2.2, classes()
+    meta = MetaQda().fit(MetaQda().init(MODEL, torch.Generator()), MODEL, on, streams.generator(0, "fit"))
+    within = np.concatenate([batch.x.numpy() - batch.x.numpy().mean(0) for batch in on])
+    covariance, _ = oas(within, assume_centered=True)
+    matrix = meta["whitening"]["matrix"].numpy()
+    np.testing.assert_allclose(matrix @ covariance @ matrix.T, np.eye(INPUTS), atol=1e-10)
+    meta["prior"] = {
+        f"log_{name}": torch.tensor(value).log() for name, value in (("kappa", kappa), ("delta", delta), ("psi", psi))
+    }
+    one, centre = task(), meta["whitening"]["centre"].numpy()
+    support, query = ((part.x.numpy() - centre) @ matrix.T for part in (one.support, one.query))
+    expected = []
+    for label in range(WAY):
+        z = support[one.support.y == label]
+        count, mean = len(z), z.sum(0) / (kappa + len(z))
+        scale = psi * np.eye(INPUTS) + z.T @ z - (kappa + count) * np.outer(mean, mean)
+        scale *= (kappa + count + 1) / ((kappa + count) * (delta + count))
+        expected.append(scipy.stats.multivariate_t.logpdf(query, mean, scale, df=delta + count))
+    found = logits(MetaQda(), meta, one).log_softmax(-1)
+    np.testing.assert_allclose(found, scipy.special.log_softmax(np.stack(expected, 1), axis=1), rtol=1e-8)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", ["simpleshot", "logistic", "ridge", "dkt", "metaoptnet", "metaqda"])
 def test_fit_finds_numbers_that_solve_new_tasks_better_than_the_first_ones(name: str) -> None:
     algorithm = METHODS[name]
     first = algorithm.init(MODEL, torch.Generator().manual_seed(0))
@@ -188,7 +242,7 @@ def test_fit_finds_numbers_that_solve_new_tasks_better_than_the_first_ones(name:
     assert loss(fitted) < loss(first)
 
 
-@pytest.mark.parametrize("name", ["simpleshot", "logistic", "ridge", "dkt"])
+@pytest.mark.parametrize("name", ["simpleshot", "logistic", "ridge", "dkt", "metaoptnet", "metaqda"])
 def test_it_is_trained_without_updates_certified_and_takes_any_way(name: str, tmp_path: Path) -> None:
     data = {f"class {number}": batch.x.numpy() for number, batch in enumerate(classes(30))}
     learner = Learner(name, data, shot=2, query=4, way=3, device="cpu").train(quiet=True)

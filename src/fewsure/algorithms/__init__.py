@@ -11,6 +11,8 @@ from fewsure.algorithms.gp import Gp
 from fewsure.algorithms.linear import Mean, Mixed, Ridge
 from fewsure.algorithms.logistic import Logistic
 from fewsure.algorithms.maml import Maml
+from fewsure.algorithms.metaoptnet import MetaOptNet
+from fewsure.algorithms.metaqda import MetaQda
 from fewsure.algorithms.pacoh import Pacoh
 from fewsure.algorithms.platipus import Platipus
 from fewsure.algorithms.protonet import ProtoNet
@@ -40,6 +42,8 @@ ALGORITHMS: dict[str, type[Any]] = {
     "simpleshot": SimpleShot,
     "logistic": Logistic,
     "dkt": Dkt,
+    "metaoptnet": MetaOptNet,
+    "metaqda": MetaQda,
 }
 """Name on the command line → the dataclass of hyper-parameters that is the method."""
 
@@ -54,6 +58,8 @@ __all__ = [
     "Logistic",
     "Maml",
     "Mean",
+    "MetaOptNet",
+    "MetaQda",
     "Mixed",
     "Pacoh",
     "Platipus",

@@ -40,7 +40,7 @@ class Dkt(Algorithm):
     train_train: ClassVar[bool] = True
     baseline: ClassVar[bool] = True
 
-    kernels: tuple[str, ...] = ("constant", "linear", "rbf")
+    kernels: tuple[str, ...] = ("linear", "rbf")
     """The kernels that are added up, of constant, linear, rbf, exponential, matern32, matern52 and periodic. All inputs
     share a length scale."""
     learn_features: bool = False

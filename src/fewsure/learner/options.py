@@ -24,6 +24,8 @@ Method = Literal[
     "simpleshot",
     "logistic",
     "dkt",
+    "metaoptnet",
+    "metaqda",
 ]
 
 

@@ -49,6 +49,8 @@ NAMES = {
     "boosting": "boosting",
     "simpleshot": "SimpleShot",
     "logistic": "logistic",
+    "metaqda": "MetaQDA",
+    "metaoptnet": "MetaOptNet",
 }
 """Names that are no abbreviations."""
 SPARE_COLOURS = (GREEN, PURPLE, SKY, ORANGE, BLUE, VERMILLION, *DARKER)
