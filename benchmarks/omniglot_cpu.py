@@ -3,8 +3,8 @@
     FEWSURE_DATA=FOLDER .venv/bin/python benchmarks/omniglot_cpu.py METHOD …
     make results                            # docs/results/omniglot.md from the JSON
 
-Trains each method with a part of the updates of `--preset omniglot-cpu`, in one thread, and evaluates it. Its row in the
-results takes the place of an older one. A row is the object of `fewsure evaluate --json` with the processor seconds.
+Trains each method with a part of the updates of `--preset omniglot-cpu`, in one thread, and evaluates it. Its row in
+the results takes the place of an older one. A row is the object of `fewsure evaluate --json` with processor seconds.
 """
 
 import argparse
@@ -30,8 +30,8 @@ PRESET, UPDATES, TASKS = "omniglot-cpu", 300, 1000
 
 SECTION = """## Heads on one CPU core
 
-{updates} updates of `--preset omniglot-cpu`, a minute or less of one core: what heads make of the same `conv4`, not what
-they can reach. SimpleShot is fitted to pixels and has no network.
+{updates} updates of `--preset omniglot-cpu` take a minute or less of one core. They show how heads differ on the same
+`conv4`, not what they can reach. SimpleShot is fitted to pixels and has no network.
 
 {table}
 
