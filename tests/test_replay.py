@@ -3,18 +3,19 @@
 import dataclasses
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from fewsure.core import replay
 from fewsure.core.replay import Replay
 from fewsure.errors import FewsureError
 from fewsure.training.engine import Engine
 from fewsure.training.experiment import Experiment
 from fewsure.training.loop import train
 from fewsure.training.runs import Run
+from fewsure.training.update import MetaUpdate
 from fewsure.types import Stage
 
 from .helpers import assert_close
@@ -32,19 +33,13 @@ def quick(name: str, data: str, folder: Path = Path("features")) -> Experiment:
     return experiment
 
 
-@pytest.fixture
-def records_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "PLAIN_CALLS", 1)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("records_at_once")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case))
 def test_a_replayed_meta_gradient_is_the_plain_one_bit_for_bit(case: tuple[str, str], blobs: Path) -> None:  # noqa: F811
     experiment = quick(*case, blobs)
     engine = Engine(experiment.algorithm, experiment.model)
     meta, tasks, shared, noise, _ = batch(experiment)
-    replayed = Replay(lambda *at: engine.gradient(*at[:-1], Stage(at[-1], 3)))
+    replayed = Replay(lambda *at: engine.gradient(*at[:-1], Stage(at[-1], 3)), plain_calls=1)
     for update in (10_000, 10_000, 0):  # plain, recorded, and replayed with other numbers than were recorded
         moved = {part: {name: value + update / 1e6 for name, value in params.items()} for part, params in meta.items()}
         gradient, info = replayed(moved, tasks, shared, noise, torch.tensor(update))
@@ -55,14 +50,12 @@ def test_a_replayed_meta_gradient_is_the_plain_one_bit_for_bit(case: tuple[str, 
 
 
 def recorded(function: Callable[..., torch.Tensor]) -> Replay[torch.Tensor]:
-    found = Replay(function)
-    for _ in range(2):
-        found(torch.zeros(3))
+    found = Replay(function, plain_calls=0)
+    found(torch.zeros(3))
     assert found.is_recorded
     return found
 
 
-@pytest.mark.usefixtures("records_at_once")
 def test_a_recording_leaves_out_what_does_nothing() -> None:
     found = recorded(lambda x: (x.detach().expand(3).view(3) + 1).expand(2, 3))
     operations = [node.target for node in found._recorded.graph.nodes if node.op == "call_function"]
@@ -70,9 +63,13 @@ def test_a_recording_leaves_out_what_does_nothing() -> None:
     assert torch.equal(found(torch.ones(3)), torch.full((2, 3), 2.0))
 
 
-@pytest.mark.usefixtures("records_at_once")
 def test_a_view_of_another_type_is_not_idle() -> None:
     assert torch.equal(recorded(lambda x: x.view(torch.int32))(torch.ones(3)), torch.ones(3).view(torch.int32))
+
+
+def test_tensors_of_other_shapes_are_not_replayed() -> None:
+    found = recorded(lambda x: x.sum() * x.numel())
+    assert found(torch.ones(4)) == 16
 
 
 def trained(folder: Path, *, stop_after: int | None = None, **options: object) -> dict:
@@ -87,15 +84,15 @@ def trained(folder: Path, *, stop_after: int | None = None, **options: object) -
     return train(run, CPU, stop=lambda: stop_after is not None and next(calls) + 1 >= stop_after)
 
 
-@pytest.mark.usefixtures("records_at_once")
 def test_a_training_ends_in_the_same_numbers_recorded_or_not_and_interrupted_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    plain = trained(tmp_path / "plain")
+    monkeypatch.setattr("fewsure.training.loop.MetaUpdate", partial(MetaUpdate, plain_calls=1))
     recorded = trained(tmp_path / "recorded")
     trained(tmp_path / "interrupted", stop_after=3)
-    assert_close(trained(tmp_path / "interrupted"), recorded, 0)
-    monkeypatch.setattr(replay, "PLAIN_CALLS", 100)
-    assert_close(trained(tmp_path / "plain"), recorded, 0)
+    assert_close(recorded, plain, 0)
+    assert_close(trained(tmp_path / "interrupted"), plain, 0)
 
 
 def test_compiling_without_a_compiler_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

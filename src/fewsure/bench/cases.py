@@ -96,10 +96,10 @@ def headline_cases(kinds: tuple[str, ...] = tuple(KINDS)) -> list[Case]:
         if kind == "sine-line":
             cases.append(simpa("simpa, moment KL, 128 samples", kind, kl="moment", kl_samples=128))
             cases.append(simpa("simpa, critic KL, 512 samples", kind, kl="critic", kl_samples=512))
-            cases.append(_case("simpa-latent", kind, SimpaLatent()))
         else:
             cases.append(simpa("simpa, moment KL, 64 samples", kind, kl="moment", kl_samples=64))
             cases.append(_case("protonet", kind, ProtoNet()))
+        cases.append(_case("simpa-latent", kind, SimpaLatent()))
         cases.append(_case("abml", kind, Abml(**STEPS), complexity.gaussian))
         cases.append(_case("vampire", kind, Vampire(**STEPS), complexity.gaussian))
         cases.append(_case("platipus", kind, Platipus(**STEPS)))

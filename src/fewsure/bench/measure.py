@@ -12,15 +12,22 @@ from typing import Any
 import torch
 
 from fewsure.bench.cases import KINDS, TASKS, Case, headline_cases
+from fewsure.bench.peers import Peer, compare, peers
 from fewsure.bench.scaling import growth, sweeps
-from fewsure.bench.timing import matrix_rate, operations_of_a_task, time_reference, time_updates
+from fewsure.bench.timing import (
+    convolution_rate,
+    matrix_rate,
+    operations_of_a_task,
+    time_reference,
+    time_updates,
+)
 from fewsure.core.devices import device_name
 from fewsure.core.files import write_atomically
 from fewsure.core.progress import ProgressLine
 from fewsure.errors import require, require_known
 from fewsure.version import __version__
 
-PRECISIONS = ("float32", "tf32", "bf16")
+PRECISIONS = ("auto", "float32", "tf32", "bf16")
 
 
 @dataclass(frozen=True)
@@ -39,8 +46,10 @@ class Plan:
     """Measure how the cost grows with T, inner steps, samples and the base network."""
     chunk_size: int | None = None
     """Tasks held in memory at once; `none` for all."""
-    precisions: tuple[str, ...] = ("tf32",)
-    """Precisions to time the methods under: `float32`, `tf32`, `bf16`."""
+    precisions: tuple[str, ...] = ("auto",)
+    """Precisions to time the methods under: `float32`, `tf32`, `bf16`, or `auto`, the one that training takes."""
+    peers: bool = False
+    """On a CPU, do the same work with plain programs, easyfsl and gpytorch, as far as they are installed."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kinds", tuple(kind.replace("x", "×") for kind in self.kinds))
@@ -59,12 +68,14 @@ def measure(plan: Plan, device: torch.device, results: Path | None) -> dict[str,
         "seconds": 0.0,
         "cases": [],
         "scaling": [],
+        "peers": [],
         "device": device_name(device),
         "version": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "matrix_rate": matrix_rate(device),
+        "convolution_rate": convolution_rate(device),
     }
     work = _work(plan, device, record["matrix_rate"])
     with ProgressLine("timing") as line:
@@ -93,13 +104,22 @@ def _work(plan: Plan, device: torch.device, roof: float) -> list[tuple[str, str,
         for sweep in sweeps():
             name = f"{sweep.case.method} over {sweep.varied}"
             work.append(("scaling", name, partial(growth, sweep, device, plan.seconds / 2)))
+    if plan.peers:
+        require(device.type == "cpu", "peers", "a CPU as --device", device.type)
+        for name, peer in peers(plan.kinds):
+            work.append(("peers", name, partial(_beside, peer, plan.seconds)))
     return work
+
+
+def _beside(peer: Callable[[], Peer], seconds: float) -> dict[str, Any]:
+    return compare(peer(), seconds)
 
 
 def _measured(
     case: Case, asked: Case, device: torch.device, plan: Plan, roof: float, references: dict[Case, float]
 ) -> dict[str, Any]:
     """A row. The plain program is timed once for what was `asked`, whatever the precision."""
+    case = case._replace(experiment=case.experiment.at_known_precision())
     training = case.experiment.training
     timing = time_updates(case, device, plan.seconds)
     work = training.tasks * operations_of_a_task(asked)

@@ -1,10 +1,13 @@
 """Timing one case: updates a second, memory, arithmetic; and the plain program that it is compared with."""
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -12,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fewsure.bench.cases import Case
 from fewsure.core import streams
-from fewsure.core.devices import precision
+from fewsure.core.devices import fastest_precision, precision
 from fewsure.core.vectorise import draw_noise
 from fewsure.training.engine import Engine
 from fewsure.training.experiment import Experiment
@@ -30,20 +33,33 @@ class Timing(NamedTuple):
 
     seconds: float
     """Per update, the median over windows of updates."""
-    memory: float | None
-    """Peak memory of the device in GiB; None on a CPU."""
+    memory: float
+    """Peak memory in GiB: the device's on a GPU, what the process took on top on a CPU."""
 
 
 def time_updates(case: Case, device: torch.device, seconds: float) -> Timing:
     """Make updates as training does for about so many seconds, after a warm-up."""
+    before = _forget_memory(device)
+    make_update = updates(case, device)
+    warm_up = WARM_UP if device.type == "cuda" else 2
+    return Timing(_median_seconds(make_update, device, seconds, warm_up), _peak_memory(device) - before)
+
+
+def updates(case: Case, device: torch.device) -> Callable[[int], None]:
+    """What makes updates as training does; on a CPU the second is recorded."""
     meta = initial_meta(case.experiment, device)
-    _forget_memory(device)
-    make_update = MetaUpdate(case.experiment, meta, Optimiser(meta, device), device)
-    warm_up = WARM_UP if device.type == "cuda" else 1
-    return Timing(_median_seconds(make_update, device, seconds, warm_up), _peak_memory(device))
+    return MetaUpdate(case.experiment, meta, Optimiser(meta, device), device, plain_calls=1)
 
 
 def time_reference(case: Case, device: torch.device, seconds: float) -> Timing:
+    """The time of the plain program's updates."""
+    before = _forget_memory(device)
+    return Timing(
+        _median_seconds(plain_updates(case, device), device, seconds, warm_up=1), _peak_memory(device) - before
+    )
+
+
+def plain_updates(case: Case, device: torch.device) -> Callable[[int], None]:
     """The straightforward program: task after task, kernel by kernel, each task with its own copy of everything."""
     experiment, meta = case.experiment, initial_meta(case.experiment, device)
     algorithm, model, tasks = experiment.algorithm, experiment.training_model, experiment.training.tasks
@@ -62,8 +78,7 @@ def time_reference(case: Case, device: torch.device, seconds: float) -> Timing:
         gradient, _ = engine.gradient(meta, batch, shared, noise, Stage(torch.tensor(update, device=device), tasks))
         optimiser.step(gradient, experiment.training.clip_norm)
 
-    _forget_memory(device)
-    return Timing(_median_seconds(make_update, device, seconds, warm_up=1), _peak_memory(device))
+    return make_update
 
 
 @cache
@@ -87,6 +102,15 @@ def matrix_rate(device: torch.device, size: int | None = None) -> float:
     a, b = torch.randn(2, size, size, device=device)
     with precision("tf32"):
         return 2 * size**3 / _median_seconds(lambda _: torch.mm(a, b), device, 0.5, warm_up=3)
+
+
+def convolution_rate(device: torch.device) -> float:
+    """Operations a second of 32 filters over 32 large maps, forward, in the fastest precision of the device."""
+    dtype = torch.bfloat16 if fastest_precision(convolves=True) == "bf16" else torch.float32
+    maps, weight = (torch.randn(*shape, device=device, dtype=dtype) for shape in ((64, 32, 64, 64), (32, 32, 3, 3)))
+    maps, weight = (value.contiguous(memory_format=torch.channels_last) for value in (maps, weight))
+    operations = 2 * maps.numel() * weight[0].numel()
+    return operations / _median_seconds(lambda _: torch.conv2d(maps, weight, padding=1), device, 0.5, warm_up=3)
 
 
 def initial_meta(experiment: Experiment, device: torch.device) -> Parts:
@@ -117,13 +141,20 @@ def _median_seconds(work: Callable[[int], object], device: torch.device, seconds
     return statistics.median(window(size) for _ in range(WINDOWS))
 
 
-def _forget_memory(device: torch.device) -> None:
-    """Free the memory of the cases before, so that the peak is that of the next."""
+def _forget_memory(device: torch.device) -> float:
+    """Free the memory of the cases before, so that the peak is that of the next; GiB that the process has on a CPU."""
+    gc.collect()
     if device.type == "cuda":
-        gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
+        return 0.0
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # of Linux: forget the peak
+    return _peak_memory(device)
 
 
-def _peak_memory(device: torch.device) -> float | None:
-    return torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
+def _peak_memory(device: torch.device) -> float:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    lines = Path("/proc/self/status").read_text().splitlines() if Path("/proc/self/status").is_file() else []
+    return next((int(line.split()[1]) / 2**20 for line in lines if line.startswith("VmHWM")), math.nan)

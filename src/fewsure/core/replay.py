@@ -6,13 +6,13 @@ then fuse what was recorded.
 """
 
 import shutil
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from fewsure.errors import FewsureError
@@ -24,17 +24,23 @@ Result = TypeVar("Result")
 
 
 class Replay(Generic[Result]):
-    """Calling it calls a function of trees of tensors, and replays a recording of it from the 101st call on.
+    """Calling it calls a function of trees of tensors; after so many plain calls it replays a recording of one.
 
-    The function must not draw random numbers, nor decide anything by the numbers in its tensors. All calls have
-    tensors of the same shapes. With `compiled`, the first call records and compiles; numbers then differ by rounding.
+    The function must not draw random numbers, nor decide anything by the numbers in its tensors. Tensors of other
+    shapes than those that were recorded are given to the function itself. Several threads may call. With `compiled`, the first call records and
+    compiles; numbers then differ by rounding.
     """
 
-    def __init__(self, function: Callable[..., Result], *, compiled: bool = False) -> None:
+    def __init__(
+        self, function: Callable[..., Result], plain_calls: int = PLAIN_CALLS, *, compiled: bool = False
+    ) -> None:
         self._function = function
+        self._plain_calls = 0 if compiled else plain_calls
         self._compiled = compiled
         self._calls = 0
+        self._recording = threading.Lock()
         self._recorded: Callable[..., Any] | None = None
+        self._shapes: list[torch.Size] = []
         self._spec: Any = None
 
     @property
@@ -44,20 +50,24 @@ class Replay(Generic[Result]):
 
     def __call__(self, *arguments: Any) -> Result:
         self._calls += 1
-        if not self._compiled and self._calls <= PLAIN_CALLS:
+        if self._calls <= self._plain_calls:
             return self._function(*arguments)
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # torch's compiler warns of torch
+        tensors = _tensors(arguments)
+        with self._recording:
             if self._recorded is None:
-                self._record(arguments)
-            assert self._recorded is not None
-            found = self._recorded(*_tensors(arguments))
+                self._shapes = [tensor.shape for tensor in tensors]
+                self._recorded = self._record(arguments, tensors)
+        if self._shapes != [tensor.shape for tensor in tensors]:
+            return self._function(*arguments)
+        with torch.no_grad():
+            found = self._recorded(*tensors)
         result: Result = pytree.tree_unflatten(found, self._spec)
         return result
 
-    def _record(self, arguments: tuple[Any, ...]) -> None:
+    def _record(self, arguments: tuple[Any, ...], tensors: list[Tensor]) -> Callable[..., Any]:
+        from torch.fx.experimental.proxy_tensor import make_fx  # a second, which short trainings need not wait for
+
         leaves, spec = pytree.tree_flatten(arguments)
-        tensors = _tensors(arguments)
 
         def of_tensors(*tensors: Tensor) -> list[Tensor]:
             left = iter(tensors)
@@ -67,7 +77,13 @@ class Replay(Generic[Result]):
 
         graph = make_fx(of_tensors)(*tensors)
         _leave_out_idle(graph)
-        self._recorded = torch.compile(graph) if self._compiled else graph
+        if not self._compiled:
+            return graph
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # torch's compiler warns of torch
+            compiled = torch.compile(graph)
+            compiled(*tensors)
+        return compiled
 
 
 def require_compiler() -> None:

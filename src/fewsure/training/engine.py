@@ -15,6 +15,10 @@ from fewsure.kernels.fused import fused_kernels
 from fewsure.types import Algorithm, Info, Model, Noise, Parts, Stage, Task
 
 
+Gradient = Callable[[Parts, Task, Noise, Noise, Stage], tuple[Parts, Info]]
+"""(meta, tasks, shared noise, noise of each task, stage) → the meta-gradient and its info."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """Meta-losses and meta-gradients of an algorithm on a model."""
@@ -46,31 +50,45 @@ class Engine:
         losses, info = for_each(one_task, loop=self.loop)((tasks, noise), meta)
         return losses.mean(), {name: value.mean() for name, value in info.items()}
 
-    def gradient(self, meta: Parts, tasks: Task, shared: Noise, noise: Noise, stage: Stage) -> tuple[Parts, Info]:
-        """The gradient of `loss` in every meta-parameter, and its info: the sum of what each chunk of tasks adds."""
+    def gradient(
+        self,
+        meta: Parts,
+        tasks: Task,
+        shared: Noise,
+        noise: Noise,
+        stage: Stage,
+        *,
+        of_chunk: Gradient | None = None,
+    ) -> tuple[Parts, Info]:
+        """The gradient of `loss` in every meta-parameter, and its info: the sum of what each chunk of tasks adds.
+
+        `of_chunk` is what gives them for a chunk, `chunk_gradient` or a recording of it.
+        """
         total = count(tasks)
         size = min(self.chunk_size or total, total)
+        differentiate = of_chunk or self.chunk_gradient
 
-        def of_chunk(first: int) -> Any:
+        def share_of_chunk(first: int) -> Any:
             chunk = slice(first, first + size)
             share = (min(first + size, total) - first) / total
-            found = _differentiate(self.loss, meta, take(tasks, chunk), shared, take(noise, chunk), stage)
-            return pytree.tree_map(lambda value: value.detach() if share == 1 else share * value.detach(), found)
+            found = differentiate(meta, take(tasks, chunk), shared, take(noise, chunk), stage)
+            return found if share == 1 else pytree.tree_map(lambda value: share * value, found)
 
         run = map_in_threads if self.threads else map
         with fused_kernels(allowed=self.fuses and not self.algorithm.differentiates_twice):
-            parts, info = reduce(partial(pytree.tree_map, torch.add), run(of_chunk, range(0, total, size)))
+            parts, info = reduce(partial(pytree.tree_map, torch.add), run(share_of_chunk, range(0, total, size)))
         return parts, info
 
+    def chunk_gradient(
+        self, meta: Parts, tasks: Task, shared: Noise, noise: Noise, stage: Stage
+    ) -> tuple[Parts, Info]:
+        """The gradient of `loss` and its info, of tasks that are held in memory at once.
 
-def _differentiate(loss: Callable[..., tuple[Tensor, Info]], meta: Parts, *arguments: Any) -> tuple[Parts, Info]:
-    """The gradient of a loss in every meta-parameter, and its info.
-
-    `torch.func.grad` would do, but prepares a second derivative, which takes a fifth longer.
-    """
-    values, spec = pytree.tree_flatten(meta)
-    leaves = [value.detach().requires_grad_() for value in values]
-    with torch.enable_grad():
-        found, info = loss(pytree.tree_unflatten(leaves, spec), *arguments)
-        gradient = torch.autograd.grad(found, leaves, materialize_grads=True)
-    return pytree.tree_unflatten(gradient, spec), info
+        `torch.func.grad` would do, but prepares a second derivative, which takes a fifth longer.
+        """
+        values, spec = pytree.tree_flatten(meta)
+        leaves = [value.detach().requires_grad_() for value in values]
+        with torch.enable_grad():
+            found, info = self.loss(pytree.tree_unflatten(leaves, spec), tasks, shared, noise, stage)
+            gradient = torch.autograd.grad(found, leaves, materialize_grads=True)
+        return pytree.tree_unflatten(gradient, spec), {name: value.detach() for name, value in info.items()}

@@ -2,10 +2,9 @@
 
 On a GPU the recording is a CUDA graph of the whole update: sampling of tasks and noise, adaptation, meta-gradient,
 Adam, and the sums of what is logged. A replay costs the host one call, whatever the algorithm does. On a CPU it holds
-the operations of a vectorised meta-gradient. Each number of support examples has a recording of its own.
+the operations of a meta-gradient. Each number of support examples has a recording of its own.
 """
 
-from collections.abc import Callable
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -17,15 +16,15 @@ from fewsure.core.cores import keep_freed_memory
 from fewsure.core.cuda_graph import CudaGraph
 from fewsure.core.devices import precision
 from fewsure.core.distributed import task_share, weighted_sum, world_size
-from fewsure.core.replay import Replay, require_compiler
+from fewsure.core.replay import PLAIN_CALLS, Replay, require_compiler
 from fewsure.core.vectorise import draw_noise, take
 from fewsure.data import Tasks
 from fewsure.errors import require
-from fewsure.training.engine import Engine
+from fewsure.training.engine import Engine, Gradient
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.schedule import learning_rate
-from fewsure.types import Info, Noise, Parts, Stage, Task
+from fewsure.types import Parts, Stage
 
 
 def new_optimiser(meta: Parts, options: Training, device: torch.device) -> Optimiser:
@@ -51,21 +50,12 @@ class Trouble(NamedTuple):
     """The terms that were not finite in the first of them, in words; the cause comes first."""
 
 
-_Gradient = Callable[[Parts, Task, Noise, Noise, Tensor], tuple[Parts, Info]]
-
-
-def _gradient(
-    engine: Engine, options: Training, meta: Parts, tasks: Task, shared: Noise, noise: Noise, update: Tensor
-) -> tuple[Parts, Info]:
-    return engine.gradient(meta, tasks, shared, noise, Stage(update, options.tasks, options.updates))
-
-
 class _Size(NamedTuple):
     """The part that updates with one number of support examples share."""
 
     tasks: Tasks
     recorded: CudaGraph[None]
-    gradient: _Gradient
+    gradient: Gradient
 
 
 class MetaUpdate:
@@ -75,7 +65,15 @@ class MetaUpdate:
     the device; the host learns of it when it asks for `means` or `trouble`.
     """
 
-    def __init__(self, experiment: Experiment, meta: Parts, optimiser: Optimiser, device: torch.device) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        meta: Parts,
+        optimiser: Optimiser,
+        device: torch.device,
+        plain_calls: int = PLAIN_CALLS,
+    ) -> None:
+        """`plain_calls`: updates with a number of support examples before a CPU records one."""
         if device.type == "cpu":
             keep_freed_memory()
         self._experiment = experiment
@@ -90,10 +88,11 @@ class MetaUpdate:
         self._update = torch.zeros((), dtype=torch.long, device=device)
         # Messages between processes are not recorded: that has never been tried on a machine with several GPUs.
         self._records = device.type == "cuda" and experiment.training.cuda_graph and world_size() == 1
-        self._replays = device.type == "cpu" and not self._engine.loop
+        self._replays = device.type == "cpu"
         if experiment.training.compile:
-            require(self._replays, "compile", "off for convolutions on a CPU, and on a GPU", True)
+            require(self._replays and not self._engine.loop, "compile", "off for convolutions, and on a GPU", True)
             require_compiler()
+        self._plain_calls = plain_calls
         self._sizes: dict[int, _Size] = {}
         self._noise_spec = cache(partial(algorithm.noise, model))
         self._names: list[str] = []
@@ -114,9 +113,9 @@ class MetaUpdate:
         shot = drawn_shot(self._experiment, update)
         if shot not in self._sizes:
             recorded = CudaGraph[None](self._generator, name="the update", records=self._records)
-            gradient: _Gradient = partial(_gradient, self._engine, options)
+            gradient: Gradient = self._engine.chunk_gradient
             if self._replays:
-                gradient = Replay(gradient, compiled=options.compile)
+                gradient = Replay(gradient, self._plain_calls, compiled=options.compile)
             self._sizes[shot] = _Size(self._tasks.with_shot(shot), recorded, gradient)
         size = self._sizes[shot]
         size.recorded(lambda: self._make(size))
@@ -162,7 +161,8 @@ class MetaUpdate:
         support, query = meta_batch.support.x.shape[1], meta_batch.query.x.shape[1]
         shared, noise = draw_noise(self._noise_spec(support, query), tasks, self._generator)
         own_tasks, own_noise = take((meta_batch, noise), self._share)
-        found = size.gradient(self._meta, own_tasks, shared, own_noise, self._update)
+        stage = Stage(self._update, tasks, self._experiment.training.updates)
+        found = self._engine.gradient(self._meta, own_tasks, shared, own_noise, stage, of_chunk=size.gradient)
         gradient, info = weighted_sum(found, (self._share.stop - self._share.start) / tasks)
         terms = torch.stack(list(info.values()))
         norm = self._optimiser.step(gradient, self._experiment.training.clip_norm, terms.isfinite().all())

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -127,6 +126,8 @@ def minimise(loss: Callable[[Parts], Tensor], start: Parts, *, steps: int = 200)
         if not bool(value.isfinite() & gradient.isfinite().all()):
             return math.inf, np.zeros_like(numbers)  # the line search turns back
         return float(value.detach()), gradient.cpu().numpy()
+
+    from scipy.optimize import minimize  # half a second, which methods without a fit need not wait for
 
     flat = torch.cat([leaf.double().flatten() for leaf in leaves])
     found = minimize(
