@@ -106,7 +106,7 @@ def _work(plan: Plan, device: torch.device, roof: float) -> list[tuple[str, str,
             work.append(("scaling", name, partial(growth, sweep, device, plan.seconds / 2)))
     if plan.peers:
         require(device.type == "cpu", "peers", "a CPU as --device", device.type)
-        for name, peer in peers(plan.kinds):
+        for name, peer in peers():
             work.append(("peers", name, partial(_beside, peer, plan.seconds)))
     return work
 

@@ -29,42 +29,75 @@ def bench_table(record: Row) -> str:
     return "\n".join([head, "", table, *(["", *more] if more else [])])
 
 
-def bench_page(record: Row, page: Path, on_cpu: Row | None = None) -> None:
-    """Write the page, with the times of `benchmarks/vectorised.py` if they are given."""
-    cases = [row for row in record["cases"] if row["precision"] == record["cases"][0]["precision"]]
+def bench_page(records: Sequence[Row], page: Path) -> None:
+    """Write the page, with a part for each record."""
     text = (
         templates("fewsure.bench")
         .get_template("speed.md")
-        .render(
-            record=record,
-            table=markdown_table,
-            cases=_by_kind(cases),
-            several=len({row["T"] for row in cases}) > 1,
-            notes=list(_notes(record)),
-            on_cpu=on_cpu,
-            cpu_cases=[_on_cpu(row) for row in on_cpu["cases"]] if on_cpu else [],
-        )
+        .render(table=markdown_table, parts=[_part(record) for record in records])
     )
     page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(page, text)
 
 
-def _notes(record: Row) -> Iterator[str]:
-    """A sentence or two on each other measurement."""
-    if times := [row["speed_up"] for row in record["cases"] if row["speed_up"] is not None]:
+def _part(record: Row) -> dict[str, Any]:
+    """The precision that was timed first stands for each method on each kind of task."""
+    cases = {(row["method"], row["tasks"], row["T"]): row for row in reversed(record["cases"])}
+    rows = [row for row in record["cases"] if row in cases.values()]
+    peers = record.get("peers", [])
+    title = f"CPU, {record['threads']} cores" if record["device"] == "cpu" else record["device"]
+    return {
+        "title": title,
+        "cases": _by_kind(rows),
+        "notes": list(_notes(record, rows)),
+        "peers": [_peer(row) for row in peers],
+    }
+
+
+def _notes(record: Row, rows: Sequence[Row]) -> Iterator[str]:
+    """How it was measured, and a sentence or two on each other measurement."""
+    sizes = {row["T"] for row in rows}
+    yield (
+        "Updates per second, and memory. An update draws fresh tasks and does all that training does, with 5 inner "
+        "steps, first order."
+    )
+    precisions = " and ".join(dict.fromkeys(row["precision"] for row in rows))
+    tasks = f", T = {rows[0]['T']} tasks an update" if len(sizes) == 1 else ""
+    yield f"fewsure {record['version']}, torch {record['torch']}, {precisions}{tasks}. Medians after a warm-up."
+    if times := [row["speed_up"] for row in rows if row["speed_up"] is not None]:
         yield (
-            f"A plain program takes {min(times):,.0f} to {max(times):,.0f} times as long. It takes one task after "
+            f"A plain program takes {min(times):,.2g} to {max(times):,.0f} times as long. It takes one task after "
             "another, kernel by kernel, and copies everything for each task."
         )
-    if counted := [(row["method"], *found) for row in record["cases"] if (found := _counted(row, record["cases"]))]:
+    if record["device"] == "cpu":
+        yield from _share_of_peak(record, rows)
+    if counted := [(row["method"], *found) for row in rows if (found := _counted(row, rows))]:
         name, count, operations, time = max(counted, key=lambda found: found[2])
         yield (
             f"The paper's complexity appendix counts {count:,.0f} times MAML's operations for {name}. "
             f"Measured are {operations:,.0f} times the operations and {time:,.0f} times the time."
         )
-    if tasks := [curve for curve in record["scaling"] if curve["varied"] == "T"]:
-        powers = " and ".join(f"{curve['slope']:.2f} ({curve['method']})" for curve in tasks)
-        yield f"Time grows with T by the power {powers}: a GPU that is not full does more tasks in the same time."
+    if curves := [curve for curve in record["scaling"] if curve["varied"] == "T"]:
+        powers = " and ".join(f"{curve['slope']:.2f} ({curve['method']})" for curve in curves)
+        yield f"Time grows with T by the power {powers}. Below 1, a device that is not full does more in the same time."
+
+
+def _share_of_peak(record: Row, rows: Sequence[Row]) -> Iterator[str]:
+    """Of the rate of large products for small networks, of large convolutions for the others."""
+    for kind in dict.fromkeys(row["tasks"] for row in rows):
+        convolves = kind.startswith("conv")
+        peak = record["convolution_rate" if convolves else "matrix_rate"]
+        shares = [row["operations_per_second"] / peak for row in rows if row["tasks"] == kind]
+        what = "large convolutions" if convolves else "large matrix products"
+        yield f"On {kind}, methods reach {min(shares):.0%} to {max(shares):.0%} of the rate of {what} on this machine."
+
+
+def _peer(row: Row) -> tuple[str, ...]:
+    if "ours_images_per_second" in row:
+        cells = [f"{row[f'{whose}_images_per_second']:,.0f} images/s" for whose in ("ours", "peer")]
+    else:
+        cells = [f"{1000 * row[f'{whose}_seconds']:,.3g} ms" for whose in ("ours", "peer")]
+    return row["work"], row["peer"], *cells, f"{row['ratio']:.2f}×"
 
 
 def _cases(record: Row) -> list[tuple[str, ...]]:
@@ -118,8 +151,3 @@ def _counted(row: Row, rows: Sequence[Row]) -> tuple[float, float, float] | None
     ours, mamls = (at.paper_count() for at in counted)
     time = maml["updates_per_second"] / row["updates_per_second"]
     return ours / mamls, row["operations"] / maml["operations"], time
-
-
-def _on_cpu(row: Row) -> tuple[str, ...]:
-    times = (f"{1000 * row[way]:,.1f}" for way in ("vectorised", "loop"))
-    return row["tasks"], row["method"], str(row["T"]), *times, row["chosen"]

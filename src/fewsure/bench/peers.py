@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fewsure.algorithms.gp import Gp
-from fewsure.bench.cases import Case, headline_cases
+from fewsure.bench.cases import KINDS, Case, headline_cases
 from fewsure.bench.timing import initial_meta, plain_updates, updates
 from fewsure.core import streams
 from fewsure.core.vectorise import for_each
@@ -75,9 +75,9 @@ def _seconds(work: Work, calls: int) -> float:
     return (time.perf_counter() - began) / calls
 
 
-def peers(kinds: Sequence[str]) -> Iterator[tuple[str, Callable[[], Peer]]]:
+def peers() -> Iterator[tuple[str, Callable[[], Peer]]]:
     """(name, what sets it up) of every comparison that can be made here."""
-    for kind in kinds:
+    for kind in KINDS:
         if kind == "sine-line":
             yield "maml, sine-line ÷ loop over tasks", _small_networks
             yield "maml compiled, sine-line ÷ loop over tasks", partial(_small_networks, compiled=True)

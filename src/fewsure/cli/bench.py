@@ -5,6 +5,8 @@ after another, kernel by kernel, with a copy of everything for each task. All ra
 
 examples:
   fewsure bench --kinds sine-line --seconds 2
+  fewsure bench --device cpu --kinds sine-line "conv4 28x28" --peers --scaling \
+      --results results/bench-cpu.json
   fewsure bench --device cuda --precisions tf32 bf16 --scaling \
       --results results/bench-h200.json --page docs/results/speed.md
 """
@@ -34,5 +36,5 @@ def main(arguments: list[str]) -> None:
     options, groups = parse_groups("bench", Options, arguments, __doc__, plan=Plan())
     record = measure(groups["plan"], find_device(options.device), options.results)
     if options.page is not None:
-        bench_page(record, options.page)
+        bench_page([record], options.page)
     print(json.dumps(record) if options.json else bench_table(record))
