@@ -258,7 +258,7 @@ def write(out: Path | None = None) -> None:
     write_atomically(folder / "tables.md", tables_page(_read("tabular")))
     of_classes = omniglot_bound.section(_read("omniglot-bound"))
     write_atomically(folder / "bounds.md", latent_bounds.page(_read("latent-bounds"), of_classes))
-    bench_page([_read("bench-cpu"), _read("bench-h200")], folder / "speed.md")
+    bench_page([_read("bench-h200")], folder / "speed.md")
     if out is None:
         for path, fill in ((README, filled), (COLLAPSE, filled_collapse), (LATENT, filled_latent)):
             write_atomically(path, fill(path.read_text(encoding="utf-8")))

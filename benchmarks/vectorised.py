@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/vectorised.py
 
 The rule of `fewsure.core.vectorise.better_looped`, by which training takes one or the other, rests on them. They are
-kept in results/vectorised.json.
+kept in results/bench-vectorised.json.
 """
 
 import json
@@ -23,7 +23,7 @@ from fewsure.training.experiment import load_preset
 from fewsure.types import Stage
 from fewsure.version import __version__
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "vectorised.json"
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "bench-vectorised.json"
 REPEATS = 5
 CONV_TASKS = 10
 CPU = torch.device("cpu")

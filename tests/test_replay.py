@@ -72,6 +72,13 @@ def test_tensors_of_other_shapes_are_not_replayed() -> None:
     assert found(torch.ones(4)) == 16
 
 
+def test_what_decides_by_numbers_is_called_plainly() -> None:
+    found = Replay(lambda x: x + 1 if float(x.sum()) > 0 else x, plain_calls=0)
+    with pytest.warns(UserWarning, match="cannot be recorded"):
+        assert torch.equal(found(torch.ones(3)), torch.full((3,), 2.0))
+    assert torch.equal(found(-torch.ones(3)), -torch.ones(3))
+
+
 def trained(folder: Path, *, stop_after: int | None = None, **options: object) -> dict:
     experiment = quick("maml", "sine-line")
     training = dataclasses.replace(experiment.training, updates=6, tasks=4, **options)

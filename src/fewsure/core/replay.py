@@ -6,7 +6,7 @@ then fuse what was recorded.
 """
 
 import shutil
-import threading
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -27,8 +27,8 @@ class Replay(Generic[Result]):
     """Calling it calls a function of trees of tensors; after so many plain calls it replays a recording of one.
 
     The function must not draw random numbers, nor decide anything by the numbers in its tensors. Tensors of other
-    shapes than those that were recorded are given to the function itself. Several threads may call. With `compiled`, the first call records and
-    compiles; numbers then differ by rounding.
+    shapes than those that were recorded are given to the function itself. With `compiled`, the first call records and
+    compiles; numbers then differ by rounding. What cannot be recorded is called plainly, with a warning.
     """
 
     def __init__(
@@ -38,7 +38,6 @@ class Replay(Generic[Result]):
         self._plain_calls = 0 if compiled else plain_calls
         self._compiled = compiled
         self._calls = 0
-        self._recording = threading.Lock()
         self._recorded: Callable[..., Any] | None = None
         self._shapes: list[torch.Size] = []
         self._spec: Any = None
@@ -53,11 +52,15 @@ class Replay(Generic[Result]):
         if self._calls <= self._plain_calls:
             return self._function(*arguments)
         tensors = _tensors(arguments)
-        with self._recording:
-            if self._recorded is None:
-                self._shapes = [tensor.shape for tensor in tensors]
+        shapes = [tensor.shape for tensor in tensors]
+        if self._recorded is None:
+            self._shapes = shapes
+            try:
                 self._recorded = self._record(arguments, tensors)
-        if self._shapes != [tensor.shape for tensor in tensors]:
+            except RuntimeError as error:
+                self._plain_calls = sys.maxsize
+                warnings.warn(f"an update cannot be recorded, and takes longer ({error})", stacklevel=2)
+        if self._recorded is None or shapes != self._shapes:
             return self._function(*arguments)
         with torch.no_grad():
             found = self._recorded(*tensors)

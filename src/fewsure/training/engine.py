@@ -14,7 +14,6 @@ from fewsure.core.vectorise import better_looped, count, for_each, take
 from fewsure.kernels.fused import fused_kernels
 from fewsure.types import Algorithm, Info, Model, Noise, Parts, Stage, Task
 
-
 Gradient = Callable[[Parts, Task, Noise, Noise, Stage], tuple[Parts, Info]]
 """(meta, tasks, shared noise, noise of each task, stage) → the meta-gradient and its info."""
 
@@ -79,9 +78,7 @@ class Engine:
             parts, info = reduce(partial(pytree.tree_map, torch.add), run(share_of_chunk, range(0, total, size)))
         return parts, info
 
-    def chunk_gradient(
-        self, meta: Parts, tasks: Task, shared: Noise, noise: Noise, stage: Stage
-    ) -> tuple[Parts, Info]:
+    def chunk_gradient(self, meta: Parts, tasks: Task, shared: Noise, noise: Noise, stage: Stage) -> tuple[Parts, Info]:
         """The gradient of `loss` and its info, of tasks that are held in memory at once.
 
         `torch.func.grad` would do, but prepares a second derivative, which takes a fifth longer.

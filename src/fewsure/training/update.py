@@ -2,7 +2,7 @@
 
 On a GPU the recording is a CUDA graph of the whole update: sampling of tasks and noise, adaptation, meta-gradient,
 Adam, and the sums of what is logged. A replay costs the host one call, whatever the algorithm does. On a CPU it holds
-the operations of a meta-gradient. Each number of support examples has a recording of its own.
+the operations of a vectorised meta-gradient. Each number of support examples has a recording of its own.
 """
 
 from functools import cache, partial
@@ -88,9 +88,9 @@ class MetaUpdate:
         self._update = torch.zeros((), dtype=torch.long, device=device)
         # Messages between processes are not recorded: that has never been tried on a machine with several GPUs.
         self._records = device.type == "cuda" and experiment.training.cuda_graph and world_size() == 1
-        self._replays = device.type == "cpu"
+        self._replays = device.type == "cpu" and not self._engine.loop  # convolutions gain nothing
         if experiment.training.compile:
-            require(self._replays and not self._engine.loop, "compile", "off for convolutions, and on a GPU", True)
+            require(self._replays, "compile", "off for convolutions, and on a GPU", True)
             require_compiler()
         self._plain_calls = plain_calls
         self._sizes: dict[int, _Size] = {}
