@@ -88,6 +88,18 @@ def test_the_rule_depends_on_names_alone_and_holds_the_shares() -> None:
     assert sorted(split_by_name(["a", "b", "c"], SHARES, "classes", "here").values()) == sorted(SPLITS)
 
 
+@pytest.mark.parametrize(
+    ("groups", "shares", "expected"),
+    [(26, SHARES, 5), (27, SHARES, 9), (42, SHARES, 9), (60, SHARES, 12), (42, (0.8, 0.1, 0.1), 4)],
+)
+def test_the_groups_to_test_on_suffice_for_a_certificate_where_these_are_a_third_at_most(
+    groups: int, shares: tuple[float, float, float], expected: int
+) -> None:
+    tasks = [(np.arange(20.0), np.random.default_rng(number).normal(size=20)) for number in range(groups)]
+    data = regression_tasks(tasks, shot=2, query=4, shares=shares).prepared()
+    assert len(data.pool("test").classes) == expected
+
+
 def test_rows_become_tasks_that_are_scaled_by_the_training_rows(groups_csv: Path) -> None:
     data = table(groups_csv, shot=4, query=6).prepared()
     pools = {split: data.pool(split) for split in SPLITS}

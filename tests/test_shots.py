@@ -184,6 +184,9 @@ def test_sets_are_those_of_a_certified_number_of_examples_or_of_the_nearest_smal
     inputs = random.normal(size=(60, 20, 2))
     tasks = [(x, x @ slope + random.normal(size=20)) for x, slope in zip(inputs, slopes, strict=True)]
     learner = fewsure.Learner("maml", data=tasks, shot="1-6", query=4, hidden=(4,)).train(updates=3, quiet=True)
+    with pytest.raises(FewsureError, match="lower --shot or --query"):
+        learner.certify(shot=(2, 400), alpha=0.2, quiet=True)
+    assert not list(learner.folder.glob("conformal-*"))
     record = learner.certify(shot=(2, 5), alpha=0.2, quiet=True)
     assert [one["shot"] for one in (record, *record["also"])] == [2, 5]
     assert json.loads((learner.folder / "certificate.json").read_text()) == record

@@ -187,6 +187,14 @@ def test_a_value_a_million_spreads_from_the_others_is_named(tmp_path: Path, caps
     )  # large numbers with little spread are scaled in double precision
 
 
+def test_a_target_without_differences_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = people(number=12)
+    path = written(tmp_path / "same.csv", table | {"score": [7.0] * len(table["score"])})
+    says = "the target is 7 in all rows, so there is nothing to learn"
+    assert says in checked(capsys, path)
+    assert says in trained(capsys, path, tmp_path / "run")
+
+
 def test_too_few_groups_for_a_certificate_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path / "few.csv", people(number=12))
     says = "sets with coverage 90 % need 9"

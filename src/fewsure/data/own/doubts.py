@@ -1,22 +1,17 @@
 """Doubts about a user's own data: each in one line, with what to do. Nothing is refused here."""
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fewsure.data.own.rows import Rows
+from fewsure.data.own.rows import ALPHA, NEEDED, Rows
 from fewsure.data.pools import Split
 
 FEW = 10
 """So few groups or classes, fewer than this, are named."""
 FAR = 1e6
 """A value so many spreads away from the others is named."""
-ALPHA = 0.1
-"""Sets with coverage 1 − ALPHA are what a user asks for as a rule."""
-NEEDED = math.ceil(1 / ALPHA) - 1
-"""Independent tasks that a certificate needs for that coverage."""
 
 
 def doubts_about_rows(rows: Rows) -> list[str]:
@@ -34,6 +29,8 @@ def doubts_about_rows(rows: Rows) -> list[str]:
     columns = {name: rows.x[:, index] for index, name in enumerate(rows.columns or map(str, range(rows.x.shape[1])))}
     if rows.y.dtype.kind == "f":
         columns |= {"the target": rows.y}
+        if len(np.unique(rows.y)) == 1:
+            found.append(f"{rows.where}: the target is {rows.y[0]:g} in all rows, so there is nothing to learn")
     for name, values in columns.items():
         middle, spread = np.median(values), _spread(values)
         far = np.flatnonzero(np.abs(values - middle) > FAR * spread)
@@ -57,7 +54,8 @@ def doubts_about_splits(sizes: Mapping[Split, int], what: str, independent: int 
         most = f"they hold up to {100 * independent / (independent + 1):.0f} %" if independent > 1 else "there are none"
         found.append(
             f"{sizes['test']} {what} to test on make {independent} independent tasks: sets with coverage "
-            f"{100 * (1 - ALPHA):g} % need {NEEDED}, {most}; hold out more with --shares, or add {what}"
+            f"{100 * (1 - ALPHA):g} % need {NEEDED}, {most}; hold out more with --shares, use `fewsure crossval`, or add "
+            f"{what}"
         )
     return found
 

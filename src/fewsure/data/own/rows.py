@@ -1,6 +1,7 @@
 """Rows of a user's own data, and which of them are for training, for validation and for testing."""
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,10 @@ Shares = tuple[float, float, float]
 SHARES: Shares = (0.6, 0.2, 0.2)
 ALIASES: dict[str, Split] = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 """The names that a split may have."""
+ALPHA = 0.1
+"""Sets with coverage 1 − ALPHA are what a user asks for as a rule."""
+NEEDED = math.ceil(1 / ALPHA) - 1
+"""Independent tasks that a certificate needs for that coverage."""
 LEAST, LEAST_CLASSES = 5, 10
 """With fewer groups or classes and none to test on, all of them are for training and for validation."""
 
@@ -71,10 +76,13 @@ def require_shares(shares: Shares) -> None:
     require(whole, "shares", "three numbers above 0 (train, validation, test) that add up to 1", shares)
 
 
-def split_by_name(names: Sequence[str], shares: Shares, what: str, where: str) -> dict[str, Split]:
+def split_by_name(
+    names: Sequence[str], shares: Shares, what: str, where: str, *, least_test: int = 1
+) -> dict[str, Split]:
     """Each name's split: names in the order of their hashes, the first ones for testing, the next for validation.
 
-    The rule depends on the names alone, so that the same classes are held out on every machine and in every run.
+    The rule depends on the names alone, so that the same classes are held out on every machine and in every run. At
+    least so many are for testing.
 
     >>> split_by_name(["oak", "elm", "ash", "yew", "fir"], SHARES, "classes", "trees")
     {'ash': 'test', 'fir': 'validation', 'yew': 'train', 'elm': 'train', 'oak': 'train'}
@@ -85,6 +93,7 @@ def split_by_name(names: Sequence[str], shares: Shares, what: str, where: str) -
         )
     ordered = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
     _, validation, test = (max(1, round(share * len(ordered))) for share in shares)
+    test = max(test, least_test)
     validation = min(validation, len(ordered) - test - 1)
     return {
         name: "test" if rank < test else "validation" if rank < test + validation else "train"
@@ -132,7 +141,9 @@ def row_splits(rows: Rows, shares: Shares, what: str) -> NDArray[np.str_]:
     """The split (N,) of each row: rows that are held out together are in the same. `what` is what errors call them."""
     units = rows.held_out
     if rows.split is None:
-        rule = split_by_name(np.unique(units).tolist(), shares, what, rows.where)
+        names = np.unique(units).tolist()
+        certifiable = rows.task is not None and shares == SHARES and len(names) >= 3 * NEEDED
+        rule = split_by_name(names, shares, what, rows.where, least_test=NEEDED if certifiable else 1)
         return np.array([rule[unit] for unit in units.tolist()])
     wrong = sorted(set(rows.split.tolist()) - set(ALIASES))
     if wrong:
