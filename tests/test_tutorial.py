@@ -43,6 +43,9 @@ def test_every_block_runs_and_says_what_the_page_says(printed: dict[str, str]) -
     assert "sensor: text, 200 different" in output_of(printed, "fewsure data check")
     assert "quantile_05" in output_of(printed, "fewsure data check")
     assert "noise on the labels" in output_of(printed, "def spread")
+    errors = [float(re.sub(r".*: ([0-9.]+).*", r"\1", line)) for line in output_of(printed, "polyfit").splitlines()]
+    assert len(errors) == 4
+    assert errors[-1] == min(errors)
     assert "lower,upper" in output_of(printed, "--coverage 0.9")
     assert "are right; of the" in output_of(printed, "x_support")
 
