@@ -169,6 +169,24 @@ def _certify_shot(run: Run, device: torch.device, request: Request, shot: int | 
     return record
 
 
+def calibrate(run: Run, device: torch.device, *, tasks: int, shot: int, seed: int) -> None:
+    """Keep the scores of so many draws of tasks from the groups that a run has not seen, for their number of examples.
+
+    They speak of these groups. Those of many runs, each of which left out one group, speak of a new one.
+    """
+    digest, experiment, checkpoint = load_predictor(run, device, shot)
+    require_fresh(run, experiment)
+    fresh = environment_of(experiment, "tasks", seed, device).certified
+    predictor = CertifiedPredictor(experiment, checkpoint.meta, new_draws(experiment, seed, SAMPLES))
+    blocks = fresh_blocks(fresh, "left out", tasks, seed, device)
+    found = predictor.records(blocks, lambda done: None)
+    calibration = _calibration(predictor, found, environment=fresh.description, seed=seed, checkpoint=digest)
+    if calibration is None:
+        raise FewsureError(f"{run.folder}: adaptation diverged on {_diverged(found)} of {tasks} tasks; lower inner_lr")
+    if is_rank_zero():
+        conformal.save(calibration_file(run, shot), calibration)
+
+
 def _calibration(predictor: CertifiedPredictor, records: Records, **facts: Any) -> Calibration | None:
     """The scores of recorded tasks; None if one of them diverged, since its scores are no numbers."""
     if _diverged(records):

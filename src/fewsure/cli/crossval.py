@@ -33,7 +33,8 @@ class Options(ExperimentSource):
     data: str = "table"
     """The tasks to learn from: your own `table` or `table-classes`."""
     folds: int | None = FOLDS
-    """Folds of groups, or of classes; `none` for one of each group."""
+    """Folds of groups, or of classes; `none` for one of each group, whose learners together give intervals for a new
+    one."""
     test_tasks: int = TASKS
     """Tasks to score, of all folds together; each group has about as many."""
     test_shot: int | None = None
@@ -64,6 +65,11 @@ def main(arguments: list[str]) -> None:
         elif is_rank_zero():
             print_tables([*evaluation_tables([summary]), *class_table(summary), *worst_groups(summary)])
             print(f"{summary['folds']} folds in {options.out}: no group was scored by a learner that had seen it")
+            if "jackknife" in summary:
+                print(
+                    f"intervals for a new group: `fewsure predict {options.out} … --coverage 0.9` holds the truth with "
+                    "probability 0.8 at least, 1 − 2α (jackknife+ over groups), and as a rule with 0.9"
+                )
 
 
 def _read(arguments: list[str]) -> tuple[Options, Plan]:

@@ -17,9 +17,10 @@ examples:
 import json
 import math
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fewsure.cli.common import Common, parse, require_examples
 from fewsure.errors import FewsureError, require
@@ -33,7 +34,7 @@ class Options(Common):
     """`fewsure predict`."""
 
     run: Path
-    """A run folder."""
+    """A run folder; or that of `fewsure crossval --folds none`, for intervals of all its learners together."""
     support: Path | None = None
     """The labelled examples: a CSV or Parquet file, or a folder with a folder of images for each class."""
     query: Path | None = None
@@ -58,11 +59,21 @@ def main(arguments: list[str]) -> None:
     options = parse("predict", Options, arguments, __doc__)
     require(options.batch_size >= 1, "batch_size", "at least 1", options.batch_size)
     support, query = require_examples("support", options.support), require_examples("query", options.query)
+    from fewsure.core.devices import find_device
     from fewsure.learner import load
     from fewsure.learner.adapted import require_coverage
-    from fewsure.learner.files import Files, predictions, write_file, write_records
+    from fewsure.learner.files import Files, predictions
+    from fewsure.learner.left_out import left_out_runs, predictions_left_out, promise_left_out, required_coverage
 
     require_coverage(options.coverage)
+    runs = left_out_runs(options.run)
+    if runs:
+        require(options.group_column is None, "group_column", "none for learners that each left out one group", "one")
+        coverage = required_coverage(runs, options.coverage)
+        _note(promise_left_out(runs, coverage))
+        device, size = find_device(options.device), options.batch_size
+        _write(predictions_left_out(runs, device, options.target, support, query, coverage, size), options)
+        return
     learner = load(options.run, device=options.device)
     if options.group_column is not None:
         _predict_groups(learner, options, support, query)
@@ -84,6 +95,12 @@ def main(arguments: list[str]) -> None:
             few = f"{calibration.tasks} calibration tasks are too few for coverage {options.coverage:g}"
             _note(f"{few}: {everything}")
     records = predictions(adapted, files, query, coverage=options.coverage, batch_size=options.batch_size)
+    _write(records, options)
+
+
+def _write(records: Iterable[dict[str, Any]], options: Options) -> None:
+    from fewsure.learner.files import write_file, write_records
+
     if options.out is None:
         write_records(records, sys.stdout, as_json=options.json)
         return

@@ -5,6 +5,9 @@ fold a learner is trained on the others, some of which are its validation groups
 The scores are then means over all groups. So they are of as many groups as there are, where one split has a fifth.
 
 `fold-1`, `fold-2` … in the folder are runs like any others. What is there is not done again.
+
+With one fold for each group, the learners together give intervals for a new group (`jackknife_intervals`). Each keeps
+its scores on the group that it has not seen.
 """
 
 import json
@@ -18,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fewsure.certification.certify import calibrate
 from fewsure.core.devices import device_name
 from fewsure.core.files import make_folder, write_atomically
 from fewsure.core.progress import ProgressLine, silenced
@@ -37,6 +41,8 @@ from fewsure.version import __version__
 
 FOLDS, TASKS = 5, 1000
 FILE = "crossval.json"
+SCORED = 20
+"""Draws of known and predicted rows from a group that was left out, whose scores make intervals."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,10 @@ def cross_validate(folder: Path, plan: Plan, device: torch.device, *, resume: bo
     _evaluate(runs, plan, shot, device)
     summary = _joined(runs)
     summary |= {"folds": count, "shot": shot, "seed": plan.seed, "by_fold": [_of_fold(run) for run in runs]}
+    if plan.folds is None and summary["grouped_by"] is not None and runs[0].experiment.model.kind == "regression":
+        for run in runs:
+            calibrate(run, device, tasks=SCORED, shot=shot, seed=plan.seed)
+        summary["jackknife"] = {"learners": count, "shot": shot}
     if plan.baselines:
         summary |= _with_baselines(runs, plan, shot, device)
     with ProgressLine("crossval") as line:

@@ -110,6 +110,34 @@ def prediction_intervals(
     return mean - half, mean + half
 
 
+def jackknife_intervals(
+    lower: Float[Tensor, "K P N"], upper: Float[Tensor, "K P N"], alpha: float
+) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
+    """Jackknife+ (Barber and others, 2021) over K groups (Lee, Barber and Willett, 2023), at N points of a new group.
+
+    Learner k has not seen group k, on which it has P scores. [lower_kpn, upper_kpn] is its set of labels at point n
+    whose score is at most the p-th. Of all the upper ends, each group weighing the same, the interval takes the
+    quantile of level (1 − α)(K + 1)/K; of the lower ends likewise. It holds the truth at one point of a new group with
+    probability at least 1 − 2α, and as a rule with about 1 − α, if groups are exchangeable and training treats them
+    alike. Where all learners are the same one, it is split conformal prediction. It has no ends if K < 1/α − 1.
+
+    >>> ends = torch.arange(9.0).reshape(9, 1, 1)
+    >>> jackknife_intervals(-ends, ends, alpha=0.1), jackknife_intervals(-ends, ends, alpha=0.2)
+    ((tensor([-8.]), tensor([8.])), (tensor([-7.]), tensor([7.])))
+    """
+    require_share(alpha, "alpha")
+    groups, scores, points = lower.shape
+    needed = math.ceil((1 - Fraction(repr(float(alpha)))) * (groups + 1) * scores)
+    if needed > groups * scores:
+        endless = torch.full((points,), math.inf, dtype=lower.dtype)
+        return -endless, endless
+
+    def smallest(ends: Tensor) -> Tensor:
+        return ends.flatten(0, 1).kthvalue(needed, dim=0).values
+
+    return -smallest(-lower), smallest(upper)
+
+
 @dataclass(frozen=True)
 class Calibration:
     """The scores of K calibration tasks, and what a task must have in common with them for the coverage to hold."""

@@ -54,8 +54,8 @@ def doubts_about_splits(sizes: Mapping[Split, int], what: str, independent: int 
         most = f"they hold up to {100 * independent / (independent + 1):.0f} %" if independent > 1 else "there are none"
         found.append(
             f"{sizes['test']} {what} to test on make {independent} independent tasks: sets with coverage "
-            f"{100 * (1 - ALPHA):g} % need {NEEDED}, {most}; hold out more with --shares, use `fewsure crossval`, or add "
-            f"{what}"
+            f"{100 * (1 - ALPHA):g} % need {NEEDED}, {most}; hold out more with --shares, use `fewsure crossval`, or "
+            f"add {what}"
         )
     return found
 
