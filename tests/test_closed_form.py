@@ -1,6 +1,7 @@
 """`mean`, `ridge`, `mixed` and `gp`: their closed forms, independent libraries, and real tables in small."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,9 +17,12 @@ from fewsure.algorithms.boosting import Boosting
 from fewsure.algorithms.gp import Gp
 from fewsure.algorithms.linear import Mean, Mixed, Ridge
 from fewsure.algorithms.pacoh import Pacoh
+from fewsure.algorithms.parts.group_scales import SCALES, fit_shares
 from fewsure.algorithms.parts.kernels import covariance
 from fewsure.core import streams
 from fewsure.core.vectorise import draw_per_task
+from fewsure.evaluation.metrics.density import function_std, log_density
+from fewsure.evaluation.metrics.density import mean as mean_of
 from fewsure.networks.losses import regression
 from fewsure.networks.mlp import Mlp
 from fewsure.training.engine import Engine
@@ -37,6 +41,7 @@ METHODS: dict[str, Algorithm] = {
     "gp": Gp(("constant", "linear", "rbf"), fit_rows=21),
     "gp-all": Gp(("constant", "rbf", "exponential", "matern32", "matern52", "periodic"), "constant"),
     "gp-one-length": Gp(("linear", "rbf", "periodic"), ard=False),
+    "gp-scales": Gp(("constant", "rbf"), group_scales=True),
     "gp-deep": Gp(learn_features=True),
     "gp-deep-mean": Gp(("rbf",), learn_features=True, trend="network"),
     "boosting": Boosting(trees=3, leaves=4, depth=2),
@@ -91,8 +96,9 @@ def test_the_loss_is_the_evidence_of_the_examples_as_single_predictions_chain_it
     loss, _ = algorithm.loss(meta, MODEL, whole, {}, Stage(torch.tensor(0), 1))
     chained = 0.0
     for known in range(len(examples.y)):
-        mean, std = density(algorithm, meta, Batch(*(part[:known] for part in examples)), examples.x[known, None])
-        chained += scipy.stats.norm.logpdf(float(examples.y[known]), mean[0], std[0])
+        posterior = algorithm.adapt(meta, MODEL, Batch(*(part[:known] for part in examples)), {})
+        found = algorithm.predictive(posterior, MODEL, examples.x[known, None], {})
+        chained += float(log_density(found, examples.y[known]))
     assert -float(loss) * len(examples.y) == pytest.approx(chained, rel=1e-8)
 
 
@@ -186,6 +192,34 @@ def test_a_gaussian_process_is_that_of_scikit_learn() -> None:
     np.testing.assert_allclose(found, reference.predict(at[:, :1].numpy(), return_std=True), rtol=1e-6)
 
 
+@pytest.mark.usefixtures("float64")
+def test_a_group_of_one_scale_is_a_process_with_all_standard_deviations_times_it() -> None:
+    support, at, scale = task(), task(5, seed=1).x, SCALES[12]
+    algorithm = Gp(("constant", "rbf"), group_scales=True)
+    meta = algorithm.init(MODEL, torch.Generator().manual_seed(0))
+    one = torch.full((len(SCALES),), -math.inf).index_fill(0, torch.tensor(12), 0.0)
+    found = algorithm.predictive(
+        algorithm.adapt(meta | {"scale": {"log_shares": one}}, MODEL, support, {}), MODEL, at, {}
+    )
+    params = {name: value + math.log(scale) * name.endswith("log_std") for name, value in meta["kernel"].items()}
+    larger = {"mean": meta["mean"], "kernel": params, "noise": {"log_std": meta["noise"]["log_std"] + math.log(scale)}}
+    mean, std = density(Gp(("constant", "rbf")), larger, support, at)
+    np.testing.assert_allclose(found.weights[:, 12], 1.0)
+    np.testing.assert_allclose(found.means[:, 12], mean)
+    np.testing.assert_allclose(found.stds[:, 12], std)
+
+
+@pytest.mark.usefixtures("float64")
+def test_shares_of_scales_are_those_of_the_groups() -> None:
+    random = np.random.default_rng(0)
+    rows = torch.full((600,), 40)
+    scales = np.where(random.uniform(size=600) < 0.25, SCALES[11], SCALES[6])
+    distances = torch.from_numpy(scales**2 * random.chisquare(40, size=600))
+    found = fit_shares(distances, rows).exp()
+    assert float(found[10:13].sum()) == pytest.approx(0.25, abs=0.04)
+    assert float(found[5:8].sum()) == pytest.approx(0.75, abs=0.04)
+
+
 @pytest.mark.parametrize("double", [False, True])
 def test_boosted_trees_are_those_of_scikit_learn(double: bool, request: pytest.FixtureRequest) -> None:
     from sklearn.ensemble import HistGradientBoostingRegressor
@@ -218,17 +252,19 @@ def test_sampled_functions_have_the_posteriors_mean_and_variance(name: str) -> N
     draws = draw_per_task(algorithm.prediction_noise(MODEL, count, 6), 1, torch.Generator().manual_seed(0))
     functions = algorithm.predict(posterior, MODEL, at, {name: draw[0] for name, draw in draws.items()}).squeeze(-1)
     found = algorithm.predictive(posterior, MODEL, at, {})
-    torch.testing.assert_close(functions.mean(0), found.means[:, 0], atol=0.03, rtol=0)
+    torch.testing.assert_close(functions.mean(0), mean_of(found), atol=0.03, rtol=0)
     assert found.function_stds is not None
-    torch.testing.assert_close(functions.std(0), found.function_stds[:, 0], rtol=0.05, atol=1e-8)
+    torch.testing.assert_close(functions.std(0), function_std(found), rtol=0.05, atol=1e-8)
     noise = meta["noise"]["log_std"].exp()
-    torch.testing.assert_close(found.stds.square(), found.function_stds.square() + noise.square())
+    scales = torch.tensor(SCALES) if name == "gp-scales" else torch.ones(1)
+    torch.testing.assert_close(found.stds.square(), found.function_stds.square() + (scales * noise).square())
     if isinstance(algorithm, Gp):
         known, asked = algorithm._features(meta, MODEL, support.x), algorithm._features(meta, MODEL, at)
         prior = covariance(algorithm.kernels, meta["kernel"], torch.cat([asked, known]))
         of_labels = prior[4:, 4:] + noise.square() * torch.eye(len(known))
         expected = prior[:4, :4] - prior[:4, 4:] @ torch.linalg.solve(of_labels, prior[4:, :4])
-        torch.testing.assert_close(functions.T.cov(), expected, atol=0.03 * float(expected.max()), rtol=0)
+        expected = expected * (found.weights * scales.square()).sum(-1).mean()
+        torch.testing.assert_close(functions.T.cov(), expected, atol=0.05 * float(expected.max()), rtol=0)
 
 
 @pytest.mark.usefixtures("float64")
@@ -345,7 +381,7 @@ def test_a_gaussian_process_on_a_real_table_is_that_of_scikit_learn(tables: Path
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-    learner, unseen = learned("gp", "parkinsons", tables, kernels=("constant", "rbf"))
+    learner, unseen = learned("gp", "parkinsons", tables, kernels=("constant", "rbf"), group_scales=False)
     meta = learner._trained().meta
     numbers = {name: value.double().exp().numpy() for name, value in meta["kernel"].items()}
     kernel = ConstantKernel(numbers["constant.log_std"] ** 2) + WhiteKernel(float(meta["noise"]["log_std"].exp()) ** 2)

@@ -4,7 +4,8 @@ y = m(x) + f(x) + noise of σ,   f ~ GP(0, k) anew for each task,   k a sum of k
 
 Inputs as they are make the classical hierarchical Gaussian process (Minka and Picard, 1997, "Learning how to learn is
 learning with point sets"). β of m(x) = β·(1, x) is the generalised least squares estimate. The logarithms of k and σ
-maximise the evidence of whole training groups.
+maximise the evidence of whole training groups. With `group_scales` all of f and the noise is s times as large, s
+anew for each group (parts/group_scales): tails are heavier, and known rows say how large s is.
 
 Features of the base network make a deep kernel (Patacchiola et al., 2020, "Bayesian meta-learning for the few-shot
 setting via deep kernels"), and m(x) may be a network, too. Updates train them by the evidence of tasks. `pacoh` has
@@ -21,7 +22,8 @@ from torch import Tensor
 
 from fewsure.algorithms.linear import REGRESSION, with_intercept
 from fewsure.algorithms.parts import linear_gaussian
-from fewsure.algorithms.parts.group_evidence import Whitened, fit_evidence, whitened_rows
+from fewsure.algorithms.parts.group_evidence import Whitened, fit_evidence, group_distances, whitened_rows
+from fewsure.algorithms.parts.group_scales import SCALES, drawn_scales, fit_shares, log_weights, scaled_density
 from fewsure.algorithms.parts.kernels import Kernel, covariance, init_kernels, variances
 from fewsure.algorithms.parts.pathwise import function_draws, posterior_functions, prior_functions
 from fewsure.core.vectorise import stack_components
@@ -50,6 +52,8 @@ class Gp(Algorithm):
     """m(x): one constant for all tasks, a linear function of the inputs, or with learned features a base network."""
     learn_features: bool = False
     """Kernels see features: the base network without its last layer, trained by updates. Off, they see inputs."""
+    group_scales: bool = False
+    """Groups differ in how far their labels stray from m(x): the shares of scales come from the training groups."""
     fit_groups: int = 200
     """The most training groups behind mean and kernel, drawn at random."""
     fit_rows: int = 60
@@ -62,6 +66,8 @@ class Gp(Algorithm):
             require_known("kernels", name, get_args(Kernel))
         fitted = self.learn_features or self.trend != "network"
         require(fitted, "trend", "constant or linear without learn_features", self.trend)
+        fits = not (self.learn_features and self.group_scales)
+        require(fits, "group_scales", "off with learn_features", self.group_scales)
         require(self.fit_groups >= 1, "fit_groups", "at least 1", self.fit_groups)
         require(self.fit_rows >= 2, "fit_rows", "at least 2", self.fit_rows)
 
@@ -69,11 +75,16 @@ class Gp(Algorithm):
         network = model.network
         embedding = {"embedding": network.embedding.init(generator)} if self.learn_features else {}
         columns = torch.zeros(1 + math.prod(network.inputs) if self.trend == "linear" else 1)
-        return embedding | {
-            "mean": network.init(generator) if self.trend == "network" else {"mean": columns},
-            "kernel": init_kernels(self.kernels, self._width(model), ard=self.ard),
-            "noise": {"log_std": torch.tensor(math.log(0.5))},
-        }
+        scales = {"scale": {"log_shares": torch.zeros(len(SCALES))}} if self.group_scales else {}
+        return (
+            embedding
+            | scales
+            | {
+                "mean": network.init(generator) if self.trend == "network" else {"mean": columns},
+                "kernel": init_kernels(self.kernels, self._width(model), ard=self.ard),
+                "noise": {"log_std": torch.tensor(math.log(0.5))},
+            }
+        )
 
     def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
         if self.learn_features:
@@ -87,7 +98,11 @@ class Gp(Algorithm):
             return whitened_rows(covariance(self.kernels, logarithms["kernel"], x), noise_std, columns, y, known)
 
         start = {name: meta[name] for name in ("kernel", "noise")}
-        mean, found = fit_evidence(whiten, stack_components(padded), start, restricted=True)
+        stacked = stack_components(padded)
+        mean, found = fit_evidence(whiten, stacked, start, restricted=True)
+        if self.group_scales:
+            shares = fit_shares(*group_distances(whiten, stacked, mean["mean"], found))
+            found = found | {"scale": {"log_shares": shares.to(mean["mean"])}}
         return meta | {"mean": mean} | found
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
@@ -97,19 +112,29 @@ class Gp(Algorithm):
         x, residual = x[order], residual[order]
         noise_std = meta["noise"]["log_std"].double().exp()
         conditioned = linear_gaussian.condition(covariance(self.kernels, meta["kernel"], x), residual, noise_std)
-        return meta | {"conditioned": {"x": x} | conditioned._asdict()}
+        own = {}
+        if self.group_scales:
+            distance = (residual * conditioned.weights).sum()
+            own = {"scale": {"log_weights": log_weights(meta["scale"]["log_shares"], distance, len(residual))}}
+        return meta | own | {"conditioned": {"x": x} | conditioned._asdict()}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         """The mean negative evidence of an example, of support and query together."""
         x, y = (torch.cat(parts) for parts in zip(task.support, task.query, strict=True))
         prior = covariance(self.kernels, meta["kernel"], self._features(meta, model, x))
         noise_std = meta["noise"]["log_std"].double().exp()
-        evidence = linear_gaussian.log_evidence(prior, y.double() - self._mean(meta, model, x), noise_std)
+        residual = y.double() - self._mean(meta, model, x)
+        evidence = linear_gaussian.log_evidence(prior, residual, noise_std)
+        if self.group_scales:
+            distance = (residual * linear_gaussian.condition(prior, residual, noise_std).weights).sum()
+            log_shares = meta["scale"]["log_shares"].log_softmax(-1)
+            evidence = evidence + 0.5 * distance + log_weights(log_shares, distance, len(y)).logsumexp(-1)
         loss = -evidence.to(y.dtype) / len(y)
         return loss, {"loss": loss, "noise_std": noise_std.to(y.dtype)}
 
     def prediction_noise(self, model: Model, samples: int, support: int) -> Mapping[str, Draw]:
-        return function_draws(self.kernels, self._width(model), samples, support)
+        draws = function_draws(self.kernels, self._width(model), samples, support)
+        return draws | ({"scale": Draw((samples,), "uniform")} if self.group_scales else {})
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         features, (conditioned, known) = self._features(posterior, model, x), _examples(posterior)
@@ -117,11 +142,18 @@ class Gp(Algorithm):
         prior, of_examples = (prior_functions(self.kernels, posterior["kernel"], at, noise) for at in (features, known))
         of_labels = posterior["noise"]["log_std"].double().exp() * noise["labels"][:, : known.shape[0]].double()
         drawn = posterior_functions(conditioned, cross, prior, of_examples + of_labels)
+        if self.group_scales:
+            scales = drawn_scales(posterior["scale"]["log_weights"].softmax(-1), noise["scale"])
+            middle = linear_gaussian.posterior_mean(conditioned, cross).mT
+            drawn = middle + scales.unsqueeze(-1) * (drawn - middle)
         return (self._mean(posterior, model, x).mT + drawn).unsqueeze(-1).to(x.dtype)
 
     def predictive(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Mixture:
         mean, variance = self._moments(posterior, model, x)
-        return linear_gaussian.label_density(mean, variance, posterior["noise"]["log_std"], x.dtype)
+        density = linear_gaussian.label_density(mean, variance, posterior["noise"]["log_std"], x.dtype)
+        if not self.group_scales:
+            return density
+        return scaled_density(density, posterior["scale"]["log_weights"].softmax(-1))
 
     def left_out(self, meta: Parts, model: Model, support: Batch) -> Mixture:
         """The density of each example's label, given the others."""

@@ -72,6 +72,7 @@ class Options(TypedDict, total=False):
     gaussians: int
     generator_hidden: Sequence[int]
     grey: bool
+    group_scales: bool
     hidden: Sequence[int]
     hyper_prior_tasks: int
     image_size: int

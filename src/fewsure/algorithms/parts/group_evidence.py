@@ -108,6 +108,16 @@ def fit_evidence(
     return {"mean": mean.squeeze(-1).to(like)}, pytree.tree_map(lambda value: value.to(like), found)
 
 
+def group_distances(
+    whiten: Callable[[Any, Parts], Whitened], groups: Any, mean: Tensor, logarithms: Parts
+) -> tuple[Tensor, Tensor]:
+    """(d² = (y − H β)ᵀ V⁻¹ (y − H β), n) (G,) of groups, which are stacked."""
+    double = pytree.tree_map(torch.Tensor.double, logarithms)
+    whitened = for_each(whiten)(groups, double)
+    residual = torch.cat([-mean.double(), mean.new_ones(1).double()])
+    return residual @ whitened.moments @ residual, whitened.rows
+
+
 def minimise(loss: Callable[[Parts], Tensor], start: Parts, *, steps: int = 200) -> Parts:
     """Where a function of logarithms is smallest, by L-BFGS in double precision, within `LOG_BOUNDS`."""
     leaves, spec = pytree.tree_flatten(start)
