@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from math import hypot
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from fewsure.core.files import write_atomically
 from fewsure.report.drawing import figure_png
 from fewsure.report.reference import REFERENCE
 from fewsure.report.styles import display_name, setting
-from fewsure.report.tables import ABSENT, markdown_table
+from fewsure.report.tables import markdown_table
 from fewsure.reproduce.page import NEAREST, Part, data_page
 from fewsure.reproduce.results import read_results
 from fewsure.reproduce.run import results_figure
@@ -24,9 +25,11 @@ from fewsure.reproduce.run import results_figure
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import in_context  # noqa: E402 (these are beside this file)
+import intervals  # noqa: E402
 import latent_bounds  # noqa: E402
 import omniglot_bound  # noqa: E402
 import omniglot_latent  # noqa: E402
+import own_tables  # noqa: E402
 import task_cost  # noqa: E402
 from collapse import functions_figure, spread_figure, spread_table  # noqa: E402
 
@@ -44,36 +47,6 @@ PAGES = {
 POINTS = ("maml", "protonet")
 """Methods with one network for each task: the baselines where the paper and the exact posterior give none."""
 
-TABLES = """# Results: tables
-
-With this page you can compare the learners with scikit-learn on a real family of tables, and run it again.
-
-## Births per woman, by country and year
-
-A task is a country: {shot} years are known, all others are predicted. Whole countries are held out.
-
-{table}
-
-1. {train} countries for training, {validation} for validation, {test} for testing; {draws} draws of {shot} known
-   years in each test country. ± is a 95 % interval over countries.
-2. One seed ({seed}) and no tuning: differences within the intervals mean nothing.
-3. The intervals run from the 5 % to the 95 % quantile that a method predicts. They are not conformal.
-4. A Gaussian process with the mean and kernel of the training countries is as good as the best learner and costs
-   seconds. Its intervals are the narrowest that cover. For a smooth function of one input, start there.
-5. Methods that see five years alone are over-confident.
-6. SImPa's KL term costs error and width on this table. The variant without it was added after a look at the training
-   loss, not at test countries.
-7. Most of the learners' width is the noise level learned from validation countries. It hardly grows where no year is
-   known.
-
-## Run it again
-
-    .venv/bin/python benchmarks/tabular.py        # minutes on one core
-    make results
-
-Device: {device}. Versions: {versions}. Data: {source}.
-"""
-
 
 class Score(NamedTuple):
     """One score of one method."""
@@ -87,33 +60,6 @@ class Score(NamedTuple):
         """With its interval."""
         interval = f" ± {self.ci95:.{digits}f}" if round(self.ci95, digits) else ""
         return f"{self.name} {self.mean:.{digits}f}{interval}"
-
-
-def tables_page(record: Mapping[str, Any]) -> str:
-    """The page of `benchmarks/tabular.py`."""
-    headers = (
-        "method",
-        "squared error",
-        "absolute error",
-        "coverage of 90 % intervals",
-        "width",
-        "updates",
-        "training",
-    )
-    rows = [
-        (
-            name,
-            *(
-                f"{found[key]['mean']:.3f} ± {found[key]['ci95']:.3f}"
-                for key in ("squared_error", "absolute_error", "coverage", "width")
-            ),
-            *((f"{found['updates']:,}", f"{found['train_seconds']:.0f} s") if "updates" in found else (ABSENT, ABSENT)),
-        )
-        for name, found in sorted(record["entries"].items(), key=lambda entry: entry[1]["squared_error"]["mean"])
-    ]
-    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    values = {**record, **record["countries"], "versions": versions, "table": markdown_table(headers, rows)}
-    return TABLES.format(**values)
 
 
 MORE = {
@@ -166,17 +112,25 @@ def comparisons() -> list[tuple[str, ...]]:
         kind = "CIFAR-FS features" if target.startswith("features") else "CIFAR-FS"
         problem = f"{kind}, 5-way {found[0]['shot']}-shot: accuracy"
         rows.append(_row(problem, ours, max(baselines, key=lambda score: score.mean), "cifar-fs"))
-    entries = _read("tabular")["entries"].items()
-    learners, others = (
-        min(
-            (Score(name, **found["squared_error"]) for name, found in entries if ("updates" in found) is learned),
-            key=lambda score: score.mean,
-        )
-        for learned in (True, False)
+    tables = _read("own-tables")
+    ours, others = (
+        min(_over_tables(tables, kinds), key=lambda score: score.mean) for kinds in (("learner",), ("baseline", "peer"))
     )
-    others = others._replace(name=others.name.split(",")[0])
-    rows.append(_row("Births by country: squared error", learners, others, "tables", lowest=True))
+    rows.append(_row("Four tables of groups: mean NLL", ours, others, "tables", lowest=True))
     return rows
+
+
+def _over_tables(rows: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> list[Score]:
+    """The NLL of each method of these kinds, averaged over the tables, whose test groups are independent."""
+    found: dict[str, list[Mapping[str, float]]] = {}
+    for row in rows:
+        if row["kind"] in kinds and "nll" in row:
+            found.setdefault(row["method"], []).append(row["nll"])
+    return [
+        Score(f"`{name}`", mean(one["mean"] for one in scores), hypot(*(one["ci95"] for one in scores)) / len(scores))
+        for name, scores in found.items()
+        if len(scores) == len(own_tables.PROBLEMS)
+    ]
 
 
 def _best(rows: Sequence[Mapping[str, Any]], key: str) -> Score:
@@ -255,7 +209,8 @@ def write(out: Path | None = None) -> None:
     }
     for name, figure in figures.items():
         write_atomically(folder / "figures" / f"{name}.png", figure_png(figure))
-    write_atomically(folder / "tables.md", tables_page(_read("tabular")))
+    of_intervals = intervals.section(_read("intervals"))
+    write_atomically(folder / "tables.md", own_tables.page(_read("own-tables"), of_intervals))
     of_classes = omniglot_bound.section(_read("omniglot-bound"))
     write_atomically(folder / "bounds.md", latent_bounds.page(_read("latent-bounds"), of_classes))
     bench_page([_read("bench-h200")], folder / "speed.md")

@@ -1,5 +1,7 @@
 """The scripts of benchmarks/ fit the library they measure."""
 
+import dataclasses
+import json
 import runpy
 import sys
 import warnings
@@ -12,6 +14,7 @@ import scipy.stats
 import torch
 
 from fewsure.core import streams
+from fewsure.core.places import data_root
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.theory.pac_bayes import theorem_1
 
@@ -108,26 +111,18 @@ def test_the_oracle_has_the_least_bound_of_all_posteriors_over_its_functions() -
     assert float(found["bound"]) < 1
 
 
-def test_an_interval_of_all_numbers_covers_and_a_point_does_not() -> None:
-    tabular = benchmark("tabular")
-    countries = {name: (np.arange(12.0)[:, None], np.full(12, 2.0)) for name in ("a", "b", "c")}
-    wide = tabular["measured"](lambda known, years: tabular["gaussian"](np.full(len(years), 2.5), 1.0), countries)
-    assert wide["coverage"]["mean"] == 1
-    assert wide["squared_error"]["mean"] == pytest.approx(0.25)
-    assert wide["width"]["mean"] == pytest.approx(2 * 1.6449, abs=1e-3)
-    point = tabular["measured"](lambda known, years: tabular["gaussian"](np.full(len(years), 2.5), 0.0), countries)
-    assert point["coverage"]["mean"] == 0
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # a line has no noise: the range ends
-def test_baselines_know_a_line_when_they_see_one() -> None:
-    years = np.arange(1960.0, 2012.0)[:, None]
-    random = np.random.default_rng(0)
-    lines = {str(k): (years, 3 + random.normal() - 0.02 * (years[:, 0] - 1985)) for k in range(9)}
-    x, y = lines["4"]
-    for name, method in benchmark("tabular")["baselines"](lines, lines).items():
-        error = np.abs(method((x[::11], y[::11]), x).mean - y).max()
-        assert error < (2.0 if "ridge (cubic" in name else 0.1), name
+@pytest.mark.slow
+@pytest.mark.parametrize(("table", "method"), [("school", "mixed"), ("births", "gp, constant + RBF")])
+def test_the_librarys_models_have_the_scores_of_other_libraries_on_real_tables(table: str, method: str) -> None:
+    pytest.importorskip("statsmodels")
+    script = benchmark("own_tables")
+    problem = dataclasses.replace(script["PROBLEMS"][table], draws=1)
+    if problem.source != "births" and not (data_root() / problem.source).is_file():
+        pytest.skip(f"{problem.source} is not in the data root")
+    script["PROBLEMS"][table] = problem
+    rows = [script["measure"](table, name) for name in (method, script["PAIRS"][method])]
+    ((mae, nll),) = script["agreement"](rows).values()
+    assert (mae < 1e-3, nll < 1e-3) == (True, True)
 
 
 def test_patients_are_asked_between_their_readings_or_ahead_of_them() -> None:
@@ -174,3 +169,17 @@ def test_coverage_is_counted_over_groups_and_averaged_over_splits() -> None:
     parts = script["parts"]({str(number): groups["0"] for number in range(20)}, 3)
     assert {part: len(some) for part, some in parts.items()} == {"new": 4, "test": 6, "validation": 2, "train": 8}
     assert len(set().union(*parts.values())) == 20
+
+
+def test_recorded_models_have_the_scores_of_other_libraries_on_all_tables() -> None:
+    script = benchmark("own_tables")
+    apart = script["agreement"](json.loads(script["RESULTS"].read_text()))
+    assert len(apart) == len(script["PAIRS"]) * len(script["PROBLEMS"])
+    assert all(mae < 0.02 and nll < 0.02 for mae, nll in apart.values())
+
+
+def test_recorded_intervals_hold_95_percent_for_normal_scores_of_groups() -> None:
+    script = benchmark("intervals")
+    rows = {(row["scores"], row["number"]): row for row in json.loads(script["RESULTS"].read_text()) if row["way"] == 1}
+    assert all(0.94 <= rows["normal", number]["covered"] <= 0.96 for number in (5, 14, 40))
+    assert all(rows["normal", number]["covered_as_if_tasks_were_independent"] < 0.5 for number in (5, 14, 40))

@@ -82,9 +82,7 @@ def test_the_section_on_certificates_is_what_its_command_writes() -> None:
 def test_results_say_where_they_come_from(file: Path) -> None:
     found = json.loads(file.read_text())
     parts = found if isinstance(found, list) else [found]
-    expected = {"tabular": {"seed", "versions", "device"}}.get(file.stem, ORIGIN)
-    if file.stem.startswith("bench-"):
-        expected = ORIGIN - {"seed"}  # timings
+    expected = ORIGIN - {"seed"} if file.stem.startswith("bench-") else ORIGIN  # timings have none
     assert parts
     assert all(expected <= set(part) for part in parts)
 
