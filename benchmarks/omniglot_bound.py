@@ -4,8 +4,13 @@
     make results                            # docs/results/bounds.md from the JSON
 
 RUN is a run of SImPa-latent on Omniglot (`benchmarks/omniglot_latent.py`), whose embedding is taken as it is. Each of M
-heads has the means of five random training classes. A task's posterior weighs heads and numberings of their cells
-(`fewsure.posteriors.finite`). The number of heads is chosen on validation tasks.
+heads has the means of five random training classes. The number of heads is chosen on validation tasks. A task has
+
+    prior       p(j, π) = 1/(M · C!) for head j of M and a numbering π, which names a cell of the head for each class
+    posterior   q(j, π) ∝ p(j, π) exp(−λ m L(j, π)),   L(j, π) = share of errors on the m support examples
+                KL[q ‖ p] = Σ q ln q + ln(M · C!)
+
+Everything is exact: there are no draws, and no errors of draws. C! grows fast, so this is for a few classes.
 """
 
 import argparse
@@ -13,8 +18,9 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,7 +31,6 @@ from fewsure.core.devices import precision
 from fewsure.core.files import write_atomically
 from fewsure.core.vectorise import take
 from fewsure.evaluation.metrics.summary import mean_over_tasks
-from fewsure.posteriors.finite import gibbs_posterior, numbered_errors
 from fewsure.report.tables import interval, markdown_table
 from fewsure.theory.pac_bayes import theorem_1
 from fewsure.training.experiment import Experiment
@@ -59,6 +64,38 @@ The loss is 1 for an error in the class, and 0 otherwise, of one drawn classifie
 
     .venv/bin/python benchmarks/omniglot_bound.py runs/omniglot    # a run of benchmarks/omniglot_latent.py
 """
+
+
+class Gibbs(NamedTuple):
+    """The Gibbs posterior of one task."""
+
+    weights: Tensor
+    """q(j, π) of M heads and C! numberings."""
+    kl: Tensor
+
+    def mean(self, losses: Tensor) -> Tensor:
+        """E_q of a loss of each classifier."""
+        return (self.weights * losses).sum()
+
+
+def numbered_errors(cells: Tensor, y: Tensor, classes: int) -> Tensor:
+    """The share of errors of each head under each numbering; `cells` (M, N) are those that the heads put examples into.
+
+    The classes must have equally many examples.
+    """
+    of_class = functional.one_hot(y, classes).to(torch.get_default_dtype())
+    in_cell = functional.one_hot(cells, classes).to(of_class.dtype)
+    shares = torch.einsum("nc,mnk->mck", of_class, in_cell) / len(y)
+    numberings = torch.tensor(list(permutations(range(classes))))
+    named = functional.one_hot(numberings, classes).to(of_class)
+    return 1 - shares.flatten(1) @ named.flatten(1).T
+
+
+def gibbs_posterior(losses: Tensor, strength: float) -> Gibbs:
+    """The posterior that weighs losses with λ m = `strength`."""
+    log_weights = (-strength * losses).flatten().log_softmax(0).view_as(losses)
+    weights = log_weights.exp()
+    return Gibbs(weights, (weights * log_weights).sum() + math.log(losses.numel()))
 
 
 def embedded(experiment: Experiment, meta: Parts, images: Tensor) -> Tensor:

@@ -7,7 +7,10 @@ import torch
 from torch.distributions import Categorical, kl_divergence
 
 from fewsure.core import streams
-from fewsure.posteriors.finite import gibbs_posterior, numbered_errors
+
+from .test_benchmarks import benchmark
+
+SCRIPT = benchmark("omniglot_bound")
 
 
 @pytest.mark.usefixtures("float64")
@@ -16,7 +19,7 @@ def test_errors_under_each_numbering_are_those_of_counting() -> None:
     generator = streams.generator(0, "cells")
     cells = torch.randint(classes, (heads, classes * shot), generator=generator)
     y = torch.arange(classes).repeat_interleave(shot)[torch.randperm(classes * shot, generator=generator)]
-    found = numbered_errors(cells, y, classes)
+    found = SCRIPT["numbered_errors"](cells, y, classes)
     for column, numbering in enumerate(permutations(range(classes))):
         expected = (cells != torch.tensor(numbering)[y]).double().mean(1)
         torch.testing.assert_close(found[:, column], expected)
@@ -26,7 +29,7 @@ def test_errors_under_each_numbering_are_those_of_counting() -> None:
 def test_the_kl_is_that_to_the_uniform_prior_and_no_other_posterior_has_a_lower_objective() -> None:
     generator = streams.generator(0, "losses")
     losses, strength = torch.rand(5, 6, generator=generator), 7.0
-    found = gibbs_posterior(losses, strength)
+    found = SCRIPT["gibbs_posterior"](losses, strength)
     uniform = Categorical(torch.full((30,), 1 / 30))
     torch.testing.assert_close(found.kl, kl_divergence(Categorical(found.weights.flatten()), uniform))
     lowest = strength * found.mean(losses) + found.kl
