@@ -27,6 +27,7 @@ from pathlib import Path  # noqa: E402
 import pytest  # noqa: E402
 
 from fewsure.evaluation import calibrate  # noqa: E402
+from fewsure.report import drawing  # noqa: E402
 from fewsure.report import own_data as own_data_report  # noqa: E402
 
 from .data_fixtures import own_data, real_data  # noqa: E402, F401 (fixtures for all tests)
@@ -34,7 +35,7 @@ from .data_fixtures import own_data, real_data  # noqa: E402, F401 (fixtures for
 torch.set_num_threads(1)  # the tensors of a test are small, and threads that wait for each other are slow
 
 # Fits and drawings take most of the time of a small training, and tests need none of their precision.
-calibrate.TASKS, calibrate.OWN_TASKS, own_data_report.TASKS = 200, 100, 40
+calibrate.TASKS, calibrate.OWN_TASKS, own_data_report.TASKS, drawing.DOTS_PER_INCH = 200, 100, 40, 40
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
