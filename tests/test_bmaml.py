@@ -22,8 +22,6 @@ from .helpers import (
     MODEL,
     TASKS,
     assert_close,
-    assert_gradient_equals_finite_differences,
-    assert_vectorised_equals_loop,
     inner_product,
     meta_batch,
     random_direction,
@@ -36,17 +34,6 @@ ORDERS = pytest.mark.parametrize("first_order", [True, False], ids=["first", "se
 def small_bmaml(**options: object) -> Bmaml:
     settings: dict[str, object] = {"particles": 4, "inner_lr": 0.05, "inner_steps": 2, "leader_steps": 2}
     return Bmaml(**(settings | options))  # type: ignore[arg-type]
-
-
-METHODS = [
-    small_bmaml(first_order=first, chaser=chaser, prior_std=std, likelihood_scale=scale)
-    for first, chaser, (std, scale) in product((True, False), (True, False), ((None, 1.0), (2.0, 0.5)))
-]
-
-
-def name(algorithm: Bmaml) -> str:
-    parts = ["first" if algorithm.first_order else "second", "flat" if algorithm.prior_std is None else "gaussian"]
-    return "-".join([*parts, "chaser"] if algorithm.chaser else parts)
 
 
 @pytest.mark.usefixtures("float64")
@@ -158,13 +145,6 @@ def test_first_order_chaser_gradient_points_from_leader_to_chaser() -> None:
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("prior_std", [None, 2.0], ids=["flat", "gaussian"])
-def test_second_order_gradient_equals_finite_differences(prior_std: float | None) -> None:
-    algorithm = small_bmaml(first_order=False, prior_std=prior_std)
-    assert_gradient_equals_finite_differences(algorithm, MODEL, meta_batch(algorithm))
-
-
-@pytest.mark.usefixtures("float64")
 def test_second_order_chaser_gradient_equals_finite_differences_with_the_leader_held_still() -> None:
     algorithm = small_bmaml(first_order=False, chaser=True)
     meta, tasks, *rest = meta_batch(algorithm)
@@ -184,12 +164,6 @@ def test_second_order_chaser_gradient_equals_finite_differences_with_the_leader_
     for seed in range(3):
         direction = random_direction(meta, seed)
         assert inner_product(gradient, direction) == pytest.approx(slope(distance, meta, direction), rel=1e-6)
-
-
-@pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("algorithm", METHODS, ids=name)
-def test_vectorised_equals_loop_and_any_chunk(algorithm: Bmaml) -> None:
-    assert_vectorised_equals_loop(algorithm, MODEL, meta_batch(algorithm))
 
 
 def test_prediction_is_that_of_the_particles_whatever_number_is_asked_for() -> None:

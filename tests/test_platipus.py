@@ -18,11 +18,7 @@ from .helpers import (
     MODEL,
     TASKS,
     assert_close,
-    assert_vectorised_equals_loop,
-    inner_product,
     meta_batch,
-    random_direction,
-    slope,
 )
 
 
@@ -80,26 +76,6 @@ def test_loss_is_the_query_loss_of_maml_from_a_sample_of_q_plus_the_kl_of_torch_
     assert float(info["kl"]) == pytest.approx(float(kl_divergence(q, p)), rel=1e-12)
     assert float(info["loss"]) == pytest.approx(float(query_loss), rel=1e-12)
     assert float(objective) == pytest.approx(float(query_loss + 0.1 * kl_divergence(q, p)), rel=1e-12)
-
-
-@pytest.mark.usefixtures("float64")
-def test_second_order_gradient_equals_finite_differences() -> None:
-    algorithm = small_platipus(first_order=False)
-    meta, *rest = meta_batch(algorithm)
-    engine = Engine(algorithm, MODEL)
-    gradient, _ = engine.gradient(meta, *rest)
-    still = {part: {key: torch.zeros_like(value) for key, value in params.items()} for part, params in meta.items()}
-    for part in meta:
-        direction = still | random_direction({part: meta[part]})
-        expected = slope(lambda at: engine.loss(at, *rest)[0], meta, direction)
-        assert inner_product(gradient, direction) == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("first_order", [True, False], ids=["first", "second"])
-def test_vectorised_equals_loop_and_any_chunk(first_order: bool) -> None:
-    algorithm = small_platipus(first_order=first_order)
-    assert_vectorised_equals_loop(algorithm, MODEL, meta_batch(algorithm))
 
 
 @pytest.mark.usefixtures("float64")
