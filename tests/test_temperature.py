@@ -256,7 +256,7 @@ def test_predictions_at_the_temperature_of_the_mixture_are_one_networks_and_samp
     summary = evaluate_run(run, CPU, tasks=20, seed=0)
     assert (summary["softmax_temperature"], summary["temperature_of"]) == (temperature, "mixture")
     assert summary["samples"] == 32
-    certify_run(run, CPU, Request(tasks=20))
+    certify_run(run, CPU, Request(tasks=20, bound_samples=4))
     adapted, x = adapted_to_the_first(run)
     predicted = adapted.predict(x, coverage=0.9)
     raw = adapted.outputs(torch.as_tensor(x)).double().softmax(-1)
