@@ -4,11 +4,11 @@ y = m(x) + f(x) + noise of σ,   f ~ GP(0, k) anew for each task,   k a sum of k
 
 Inputs as they are make the classical hierarchical Gaussian process (Minka and Picard, 1997, "Learning how to learn is
 learning with point sets"). β of m(x) = β·(1, x) is the generalised least squares estimate. The logarithms of k and σ
-maximise the evidence of whole training groups. With `group_scales` all of f and the noise is s times as large, s
-anew for each group (parts/group_scales): tails are heavier, and known rows say how large s is.
+maximise the evidence of whole training groups. With `group_scales`, f and the noise of a group are s times as large
+(parts/group_scales). Tails are then heavier, and known rows say how large s is.
 
 Features of the base network make a deep kernel (Patacchiola et al., 2020, "Bayesian meta-learning for the few-shot
-setting via deep kernels"), and m(x) may be a network, too. Updates train them by the evidence of tasks. `pacoh` has
+setting via deep kernels"). m(x) may be a network, too. Updates train them by the evidence of tasks. `pacoh` has
 several such processes, and `dkt` is the one for classes.
 """
 

@@ -29,7 +29,7 @@ from fewsure.errors import require
 from fewsure.types import Algorithm, Batch, Info, Kind, Model, Noise, Parts, Stage, Task
 
 NEARER, END, SHARE = 0.1, 1e-8, 0.99
-"""What a step multiplies the mean of b ∘ z by, where it ends, and how far to the boundary a step may go."""
+"""The factor of the mean of b ∘ z in a step, its value at the end, and the share of the way to the boundary."""
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def _notes(record: Row, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _share_of_peak(record: Row, rows: Sequence[Row]) -> Iterator[str]:
-    """Of the rate of large products for small networks, of large convolutions for the others."""
+    """The share of the rate of large products for small networks, and of large convolutions for the others."""
     for kind in dict.fromkeys(row["tasks"] for row in rows):
         convolves = kind.startswith("conv")
         peak = record["convolution_rate" if convolves else "matrix_rate"]

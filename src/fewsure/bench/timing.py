@@ -46,7 +46,7 @@ def time_updates(case: Case, device: torch.device, seconds: float) -> Timing:
 
 
 def updates(case: Case, device: torch.device) -> Callable[[int], None]:
-    """What makes updates as training does; on a CPU the second is recorded."""
+    """Makes updates as training does; on a CPU the second is recorded."""
     meta = initial_meta(case.experiment, device)
     return MetaUpdate(case.experiment, meta, Optimiser(meta, device), device, plain_calls=1)
 

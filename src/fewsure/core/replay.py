@@ -27,8 +27,8 @@ class Replay(Generic[Result]):
     """Calling it calls a function of trees of tensors; after so many plain calls it replays a recording of one.
 
     The function must not draw random numbers, nor decide anything by the numbers in its tensors. Tensors of other
-    shapes than those that were recorded are given to the function itself. With `compiled`, the first call records and
-    compiles; numbers then differ by rounding. What cannot be recorded is called plainly, with a warning.
+    shapes than the recorded ones are given to the function itself. With `compiled`, the first call records and
+    compiles; numbers then differ by rounding. A function that cannot be recorded is called plainly, with a warning.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ _IDLE = {_ATEN.detach.default, _ATEN.alias.default, _ATEN.expand.default, _ATEN.
 
 
 def _leave_out_idle(graph: fx.GraphModule) -> None:
-    """Remove operations whose result nobody takes, and those that do nothing."""
+    """Remove operations whose result nobody takes, or that do nothing."""
     for node in graph.graph.nodes:
         if node.target in _IDLE and node.args[0].meta["val"].shape == node.meta["val"].shape:
             node.replace_all_uses_with(node.args[0])

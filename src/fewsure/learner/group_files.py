@@ -76,7 +76,7 @@ class GroupFiles:
         return np.array([zlib.crc32(name.encode()) % self.buckets for name in rows.group.tolist()], dtype=np.int64)
 
     def predict(self, known: list[Piece], new: list[Piece]) -> Array:
-        """What is predicted for the rows of a bucket: records in the order of rows."""
+        """The predictions for the rows of a bucket: records in the order of rows."""
         predictor, coverage = self.reader.predictor, self.coverage
         row, rows = _joined(new) if new else Piece(np.empty(0, dtype=np.int64), NO_ROWS)
         support = _joined(known).rows if known else Rows(rows.group[:0], rows.x[:0], np.empty(0))

@@ -1,7 +1,7 @@
 """Many groups on Ray: the same buckets of the same files as on one machine, wherever Ray has room for them.
 
-A Parquet file is read by its row groups, each bucket is one group of a Ray dataset, and the result is a folder of
-Parquet files. Ray runs what a lost worker did again.
+A Parquet file is read by its row groups. Each bucket is one group of a Ray dataset. The result is a folder of Parquet
+files. Ray runs what a lost worker did again.
 """
 
 from pathlib import Path
@@ -50,7 +50,7 @@ def _row_groups(files: GroupFiles) -> list[dict[str, Any]]:
 
 
 def _read(files: GroupFiles, batch: dict[str, Any]) -> dict[str, Any]:
-    """The rows of a row group; those that are new have no target."""
+    """The rows of a row group; new ones have no target."""
     from pyarrow import parquet
 
     role, number, first = (batch[name][0] for name in ("role", "number", "first"))
@@ -69,7 +69,7 @@ def _read(files: GroupFiles, batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _predict(files: GroupFiles, bucket: dict[str, Any]) -> dict[str, Any]:
-    """What is predicted for the rows of a bucket."""
+    """The predictions for the rows of a bucket."""
     inputs = [name for name in bucket if name.startswith("x")]
     x = torch.from_numpy(np.stack([bucket[f"x{column}"] for column in range(len(inputs))], axis=-1))
 

@@ -42,7 +42,7 @@ class Rows(NamedTuple):
     x: Tensor
     """Inputs as networks see them (N, *D)."""
     y: Array
-    """Of known rows the numbers in the user's unit, or the labels (N,)."""
+    """The numbers of known rows in the user's unit, or their labels (N,)."""
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ def predict_rows(
     coverage: float | None,
     show: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Array]:
-    """What is predicted for each new row, by column; `show` is told how many groups are done."""
+    """The predictions for each new row, by column; `show` is told how many groups are done."""
     groups = Groups.of_rows(predictor, known, new)
     columns: dict[str, Array] = {}
     done = 0

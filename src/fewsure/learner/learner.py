@@ -165,10 +165,10 @@ class Learner:
     ) -> Any:
         """Adapt to the known rows of many groups and predict their new rows, in vectorised batches.
 
-        `known` and `new` are DataFrames with a column `group`, by default the task column of training, and the columns
-        of training; `known` also has the `target`. Groups may be of any sizes. The numbers are those of `adapt` and
-        `predict`, group by group. They come back as a DataFrame of the same library, with the group, and with the
-        index of `new`: mean and spreads with an interval, or labels. `coverage` is that of `adapted.predict`.
+        `known` and `new` are DataFrames with the columns of training, and a column `group`, by default the task column.
+        `known` also has the `target`. Groups may be of any sizes. The numbers are those of `adapt` and `predict`, group
+        by group: mean and spreads with an interval, or labels. They come back as a DataFrame of the same library, with
+        the group and the index of `new`. `coverage` is that of `adapted.predict`.
 
         Or both are CSV or Parquet files. Then predictions go to the file `out`, memory does not grow with the files,
         and the same call goes on after an interruption. The engine `ray` runs on a cluster of Ray, from Parquet files

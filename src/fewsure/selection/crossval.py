@@ -4,7 +4,7 @@ The groups (or classes) of a user's own data are divided into folds, as scikit-l
 fold a learner is trained on the others, some of which are its validation groups, and is scored on tasks of the fold.
 The scores are then means over all groups. So they are of as many groups as there are, where one split has a fifth.
 
-`fold-1`, `fold-2` … in the folder are runs like any others. What is there is not done again.
+`fold-1`, `fold-2` … in the folder are runs like any others. Finished folds are not done again.
 
 With one fold for each group, the learners together give intervals for a new group (`jackknife_intervals`). Each keeps
 its scores on the group that it has not seen.
@@ -47,10 +47,10 @@ SCORED = 20
 
 @dataclass(frozen=True)
 class Plan:
-    """What is trained in each fold, and how it is scored."""
+    """The trainings of each fold, and how they are scored."""
 
     experiments: Mapping[str, Experiment]
-    """One method by its name; or those that `auto` chooses from, within its budget."""
+    """One method by its name, or the methods that `auto` chooses from, within its budget."""
     budget: float | None = None
     """Seconds of all trainings of a fold, for `auto`."""
     folds: int | None = FOLDS

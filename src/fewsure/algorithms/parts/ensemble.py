@@ -1,6 +1,6 @@
 """An ensemble: M members of one method, each trained for itself, averaged in probability.
 
-All parts of a task have a leading M. Each member predicts with the same number of functions, and where a method gives a
+All parts of a task have a leading M. Each member predicts with the same number of functions. Where a method gives a
 density of its own, the ensemble's is the mixture of its members'. Training knows members alone (`fewsure.pipeline`).
 """
 
@@ -15,7 +15,7 @@ from fewsure.core.vectorise import stack_components, take
 from fewsure.types import Algorithm, Batch, Draw, Info, Mixture, Model, Noise, NoiseSpec, Parts, Stage, Task
 
 TRAITS = ("kinds", "any_way", "transductive", "min_support", "min_query", "train_train", "own_density", "rounds")
-"""What an ensemble is because its members are."""
+"""The traits that an ensemble has from its members."""
 
 
 @dataclass(frozen=True)

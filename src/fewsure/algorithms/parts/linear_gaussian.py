@@ -90,7 +90,7 @@ def posterior_covariance(conditioned: Conditioned, cross: Tensor, prior: Tensor)
 def log_evidence(covariance: Tensor, residual: Tensor, noise_std: Tensor, known: Tensor | None = None) -> Tensor:
     """ln N(y; m(X), K + σ² I) from the residuals y − m(X) (n, C), of all labels or of the `known` ones (n,).
 
-    Of C functions with one kernel it is the sum of their evidences.
+    For C functions with one kernel it is the sum of their evidences.
     """
     factor = cholesky(add_noise(covariance, noise_std, known))
     residual = residual if known is None else residual * known.unsqueeze(-1)

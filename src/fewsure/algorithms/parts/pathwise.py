@@ -5,8 +5,8 @@ prior, with frequencies ω_r from the kernel's spectrum (Rahimi and Recht, 2007)
 posterior, by Matheron's rule (Wilson and others, 2020, "Efficiently sampling functions from GP posteriors"):
     f(x) + k(x, X) C⁻¹ (y − m(X) − f(X) − ε),   ε ~ N(0, σ² I)
 
-Each function has frequencies of its own, so the mean and the covariance over functions are exact for any R. A function
-is known at every x before the questions are, so questions may come in any number of batches.
+Each function has frequencies of its own. So the mean and the covariance over functions are exact for any R. A function
+is known at every x before the questions are. So questions may come in any number of batches.
 """
 
 import math
