@@ -63,7 +63,7 @@ def test_a_cache_of_another_format_is_not_taken(tmp_path: Path, written: int | N
 
 
 RUNS_CODE = {
-    *("eval", "exec", "compile", "__import__", "torch.load", "torch.jit.load", "joblib.load", "yaml.load"),
+    *("eval", "exec", "compile", "__import__", "torch.jit.load", "joblib.load", "yaml.load"),
     *("pickle.load", "pickle.loads", "pickle.Unpickler", "marshal.load", "marshal.loads", "shelve.open", "os.system"),
 }
 EXTRACTS = ("extractall", "unpack_archive")
@@ -88,6 +88,8 @@ def test_nothing_that_is_read_is_executed_or_extracted() -> None:
     assert loads
     for call in loads:
         assert "allow_pickle=False" in [ast.unparse(option) for option in call.keywords]
+    for call in [call for name, call, _ in found if name == "torch.load"]:
+        assert "weights_only=True" in [ast.unparse(option) for option in call.keywords]
 
 
 def test_pickle_is_used_by_the_restricted_reader_alone() -> None:

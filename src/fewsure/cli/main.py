@@ -9,6 +9,7 @@ import signal
 import sys
 import warnings
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 from fewsure.core.signals import Stopped
@@ -83,12 +84,23 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     name, *rest = arguments
     require_known("command", name, COMMANDS)
+    _trust_backbones(rest)
     from fewsure.core.progress import silenced
 
     with silenced("--json" in rest), warnings.catch_warnings():
         warnings.showwarning = _show_warning
         import_module(f"fewsure.cli.{name}").main(rest)
     return 0
+
+
+def _trust_backbones(arguments: list[str]) -> None:
+    """A `python:` backbone may be imported that stands in the command itself, not one that a run folder names."""
+    words = [part for word in arguments for part in word.split("=", 1)]
+    for flag, name in pairwise(words):
+        if flag == "--backbone":
+            from fewsure.networks.pretrained import trust
+
+            trust(name)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

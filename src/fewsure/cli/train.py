@@ -48,7 +48,8 @@ class ExperimentSource(Common):
     """The run folder; it must not hold a run yet, unless --resume is given."""
     data: str = "sine-line"
     """The tasks to learn from: `sine-line`; `omniglot`, `cifar-fs`, `mini-imagenet`, `tiered-imagenet`;
-    `mini-imagenet-leo`, `tiered-imagenet-leo`, `features`; `fs-mol`; your own `images`, `table`, `table-classes`."""
+    `mini-imagenet-leo`, `tiered-imagenet-leo`, `features`; `fs-mol`; your own `images`,
+    `image-features`, `table`, `table-classes`."""
     preset: str = DEFAULT_PRESET
     """A named set of values for all options of the algorithm, the data, the network and the training; single options
     come on top. `recommended`; `paper` (but for `table` and `fs-mol`). Sine-line also has `quickstart` and, for

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from fewsure.data.features import FeatureHeadOptions, Features
 from fewsure.data.own.arrays import GivenClasses, GivenImages, GivenRegression
+from fewsure.data.own.image_features import ImageFeatures
 from fewsure.data.own.images import Images, OwnConv4Options
 from fewsure.data.own.tables import Table, TableClasses
 from fewsure.data.protocol import Data, Tasks
@@ -44,6 +45,7 @@ DATA: dict[str, DataKind] = {
     "fs-mol": DataKind(FsMol, FeatureHeadOptions, ("fs-mol",)),
     "features": DataKind(Features, FeatureHeadOptions, FEATURES),
     "images": DataKind(Images, OwnConv4Options, OWN_CLASSES),
+    "image-features": DataKind(ImageFeatures, FeatureHeadOptions, OWN_CLASSES),
     "table": DataKind(Table, MlpOptions, OWN_REGRESSION),
     "table-classes": DataKind(TableClasses, FeatureHeadOptions, OWN_CLASSES),
     "given-regression": DataKind(GivenRegression, MlpOptions, OWN_REGRESSION),

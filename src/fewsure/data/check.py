@@ -21,7 +21,8 @@ from fewsure.data.io.feature_files import feature_splits, features_file, load_fe
 from fewsure.data.io.images import KINDS
 from fewsure.data.io.table_files import Columns
 from fewsure.data.own.doubts import doubts_about_rows, doubts_about_splits
-from fewsure.data.own.images import PLACEMENT, Found, find_images, image_splits, load_image
+from fewsure.data.own.image_folders import PLACEMENT, Found, find_images, image_splits
+from fewsure.data.own.images import load_image
 from fewsure.data.own.rows import SHARES, Rows, row_splits
 from fewsure.data.own.tables import Table, TableClasses, open_table
 from fewsure.data.pools import SPLITS, Pool, Split

@@ -21,7 +21,7 @@ from fewsure.core.config import checked, from_json
 from fewsure.core.files import write_atomically
 from fewsure.errors import Diverged, FewsureError, require
 from fewsure.evaluation.temperature import temperature_of
-from fewsure.learner.inputs import frame_targets, read_frame, read_inputs, read_targets, require_one_group
+from fewsure.learner.inputs import frame_targets, read_given, read_inputs, read_targets, require_one_group
 from fewsure.learner.labels import Labels, read_labels
 from fewsure.learner.prediction import ClassPrediction, Form, Promise, ValuePrediction
 from fewsure.learner.predictor import Predictor, State
@@ -71,7 +71,7 @@ class Adapted:
         require(batch_size >= 1, "batch_size", "at least 1", batch_size)
         require_coverage(coverage)
         certified = self.certified() if coverage is not None else None
-        frame, x = read_frame(x, self.predictor.scale)
+        frame, x = read_given(x, self.predictor.experiment.data)
         inputs = read_inputs(x, self.predictor.scale, "x").to(self.predictor.device)
         networks, density = self.outputs(inputs, batch_size), self.density(inputs, batch_size)
         temperature, scale = temperature_of(self.state.experiment), self.predictor.scale
@@ -201,7 +201,7 @@ class Adapted:
 
 def adapt(predictor: Predictor, x: Any, y: Any = None) -> Adapted:
     """Adapt to a few examples: x (N, …), and y (N,) numbers or labels of any kind; or the rows of a DataFrame."""
-    frame, x = read_frame(x, predictor.scale)
+    frame, x = read_given(x, predictor.experiment.data)
     column = getattr(predictor.experiment.data, "task_column", None)
     if frame is not None and column in frame.columns.names:
         require_one_group(frame.columns, column, None)

@@ -15,6 +15,7 @@ from fewsure.core.files import writing
 from fewsure.data.encoding import read_columns
 from fewsure.data.io.images import KINDS, is_image
 from fewsure.data.io.table_files import Columns, read_blocks, read_table
+from fewsure.data.own.image_features import ImageFeatures
 from fewsure.data.own.images import load_image
 from fewsure.data.scaling import Scale
 from fewsure.errors import FewsureError
@@ -39,7 +40,7 @@ class Files:
     """Reads support and query files as a run's data wants them: tables, or images."""
 
     def __init__(self, experiment: Experiment, target: str | None) -> None:
-        data = experiment.data
+        self._data = data = experiment.data
         self._scale: Scale = data.fitted_scale
         self._kind = experiment.model.kind
         self._inverted = data.inverted
@@ -93,7 +94,7 @@ class Files:
 
     @property
     def _reads_images(self) -> bool:
-        return len(self._scale.shape) == 3
+        return len(self._scale.shape) == 3 or isinstance(self._data, ImageFeatures)
 
     def _required_file(self, path: Path, what: str) -> Path:
         if path.is_dir():
@@ -115,6 +116,8 @@ class Files:
         return self._images([file for members in files.values() for file in members]), labels
 
     def _images(self, files: Sequence[Path]) -> Array:
+        if isinstance(self._data, ImageFeatures):
+            return self._data.features_of(files)
         channels, height, width = self._scale.shape
         pixels = np.stack([load_image(file, (channels, height, width)) for file in files])
         return 255 - pixels if self._inverted else pixels

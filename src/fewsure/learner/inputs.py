@@ -1,5 +1,6 @@
 """Arrays of any kind → what networks see, with errors that a newcomer can act on."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from torch import Tensor
 from fewsure.data.encoding import read_columns
 from fewsure.data.io.frames import Frame, is_frame
 from fewsure.data.io.table_files import Columns
+from fewsure.data.own.image_features import ImageFeatures
+from fewsure.data.protocol import Data
 from fewsure.data.scaling import Scale, require_pixels
 from fewsure.errors import FewsureError
 
@@ -33,8 +36,14 @@ def require_one_group(table: Columns, column: str, known: str | None) -> str:
     return groups[0]
 
 
-def read_frame(x: Any, scale: Scale) -> tuple[Frame | None, Any]:
-    """A DataFrame and its inputs; (None, x) of another kind of x. A run on arrays takes its columns as they are."""
+def read_given(x: Any, data: Data) -> tuple[Frame | None, Any]:
+    """A DataFrame and its inputs; (None, x) of another kind of x. A run on arrays takes its columns as they are.
+
+    A run on features of images takes a list of image files, too.
+    """
+    scale = data.fitted_scale
+    if isinstance(data, ImageFeatures) and isinstance(x, (list, tuple)) and isinstance(next(iter(x), 0), (str, Path)):
+        return None, data.features_of([Path(one) for one in x])
     if not is_frame(x):
         return None, x
     frame = Frame(x)

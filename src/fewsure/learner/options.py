@@ -36,6 +36,7 @@ class Options(TypedDict, total=False):
     active_inputs: int | None
     amplitude: Sequence[float]
     ard: bool
+    backbone: str
     budget: float | str
     categories: Sequence[str]
     centred: bool
@@ -165,5 +166,6 @@ class Options(TypedDict, total=False):
     way: int
     weight_decay: float
     weight_noise: float
+    weights: str | None
     within_group: bool
     x_range: Sequence[float]

@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,17 +26,22 @@ def write_features(folder: Path, split: Split, features: Tensor, pool: Pool) -> 
     wanted = f"({len(pool.examples)}, D): a row for each example of the pool"
     require(features.ndim == 2 and len(features) == len(pool.examples), "features", wanted, tuple(features.shape))
     counts = pool.counts.numpy()
-    buffer = io.BytesIO()
-    np.savez(
-        buffer,
+    content = npz_bytes(
         features=features.detach().to("cpu", torch.float32).numpy(),
         labels=np.repeat(np.array(pool.classes), counts),
         groups=np.repeat(np.array(pool.groups), counts),
     )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{split}.npz"
-    write_atomically(path, buffer.getvalue())
+    write_atomically(path, content)
     return path
+
+
+def npz_bytes(**arrays: NDArray[Any]) -> bytes:
+    """The content of an npz file."""
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
 
 
 def load_features(folder: Path, split: Split, *, grouped: bool = False) -> Pool:

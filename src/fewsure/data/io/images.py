@@ -34,23 +34,28 @@ def decode(data: bytes, where: str, shape: tuple[int, int, int]) -> NDArray[np.u
     it averages over the pixels that fall together. `where` names the image in errors.
     """
     channels, height, width = shape
+    image = opened(data, where, grey=channels == 1)
+    if image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.LANCZOS)
+    pixels = np.asarray(image).reshape(height, width, channels)
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def opened(data: bytes, where: str, *, grey: bool = False) -> Image.Image:
+    """An image as RGB, or as grey values, of its own size; `where` names it in errors."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"{image.width} × {image.height} pixels are too many")
-        image = _with_bytes(ImageOps.exif_transpose(image)).convert("L" if channels == 1 else "RGB")
+        return _with_bytes(ImageOps.exif_transpose(image)).convert("L" if grey else "RGB")
     except UnidentifiedImageError as error:  # whose words are about an object in memory
         raise FewsureError(
             f"expected {where} to be a {KINDS} image, but it cannot be decoded (it is another kind of file)"
         ) from error
     except Exception as error:  # Pillow has no one exception for a damaged image: each format raises its own
         raise FewsureError(f"expected {where} to be a {KINDS} image, but it cannot be decoded ({error})") from error
-    if image.size != (width, height):
-        image = image.resize((width, height), Image.Resampling.LANCZOS)
-    pixels = np.asarray(image).reshape(height, width, channels)
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def _with_bytes(image: Image.Image) -> Image.Image:

@@ -2,10 +2,10 @@
 
 import hashlib
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,21 +15,26 @@ from fewsure.core.places import data_root
 from fewsure.data.classification import ImageSet
 from fewsure.data.description import DataSet, Item
 from fewsure.data.fixed_classes import MayFixClasses
-from fewsure.data.io.images import KINDS, decode, is_image
+from fewsure.data.io.images import KINDS, decode
 from fewsure.data.memory import forget
 from fewsure.data.own.data import SHOTS, doubts_about_tasks, possible_shots
-from fewsure.data.own.rows import ALIASES, SHARES, Shares, require_shares, split_by_name
-from fewsure.data.pools import SPLITS, Pool, Split, in_group
+from fewsure.data.own.image_features import ImageFeatures
+from fewsure.data.own.image_folders import (
+    GROUP_PLACEMENT,
+    PLACEMENT,
+    UNREADABLE,
+    Found,
+    find_images,
+    image_splits,
+)
+from fewsure.data.own.rows import SHARES, Shares, require_shares
+from fewsure.data.pools import Pool, Split
 from fewsure.errors import FewsureError, require
 from fewsure.networks.conv4 import Conv4Options, Norm
+from fewsure.networks.pretrained import trust
 
-PLACEMENT = f"class folders of {KINDS} images, CLASS/NAME.jpg, if need be in train, validation and test"
-GROUP_PLACEMENT = PLACEMENT.replace("CLASS/", "GROUP/CLASS/")
 READER = 3
 """Raised whenever a change to the reader changes what it gives, so that caches are made anew."""
-UNREADABLE = 0.05
-"""The share of images that may be unreadable: they are left out and counted."""
-
 LARGEST = 1024
 """Height and width of images: conv4 with its 64 filters would need gigabytes for a task of larger ones."""
 
@@ -40,6 +45,9 @@ class Images(MayFixClasses, ImageSet):
 
     A class with fewer than shot + query images is left out. Fixed classes are folders in each folder of a group,
     GROUP/CLASS/NAME.jpg.
+
+    With a `backbone`, and a file with its `weights` if need be, tasks are solved on the features of a pretrained
+    network: timm:NAME, torchvision:NAME, open-clip:NAME, onnx:FILE or python:MODULE:FUNCTION.
     """
 
     shot: Range = SHOTS
@@ -56,12 +64,25 @@ class Images(MayFixClasses, ImageSet):
     """Take images as grey values instead of colours."""
     shares: Shares = SHARES
     """Shares of the classes for training, validation and testing, where the folder has no split of its own."""
+    backbone: InitVar[str | None] = None
+    """A pretrained network, whose features take the place of pixels."""
+    weights: InitVar[str | None] = None
+    """A file with its weights."""
 
     name = "images"
     own = True
 
-    def __post_init__(self) -> None:
+    def __new__(cls, *values: Any, backbone: str | None = None, **options: Any) -> Any:
+        """Images as they are, or as features of a backbone."""
+        if backbone is None or values:
+            return super().__new__(cls)
+        trust(backbone)
+        return ImageFeatures(**options, backbone=backbone)
+
+    def __post_init__(self, backbone: str | None, weights: str | None) -> None:
         super().__post_init__()
+        require(backbone is None, "backbone", "given with options that are all named", backbone)
+        require(weights is None, "weights", "left out without a `backbone`", weights)
         least, most = Conv4Options.SMALLEST, LARGEST
         require(least <= self.image_size <= most, "image_size", f"from {least} to {most} pixels", self.image_size)
         require_shares(self.shares)
@@ -129,62 +150,6 @@ class OwnConv4Options(Conv4Options):
     """The convolutional base network that solves a task: four blocks, and a linear layer."""
 
     norm: Norm = "instance"  # no image has a part in the prediction of another
-
-
-class Found(NamedTuple):
-    """An image in a class folder."""
-
-    path: Path
-    label: str
-    split: Split | None
-    """Where the folder says it."""
-    group: str = ""
-    """The folder of the class's folder, where classes are fixed."""
-
-    @property
-    def unit(self) -> str:
-        """The unit that is held out as a whole: its group, or else its class."""
-        return self.group or self.label
-
-    @property
-    def name(self) -> str:
-        """The name of its class, of its group alone where it has one."""
-        return in_group(self.group, self.label) if self.group else self.label
-
-
-def find_images(folder: Path, *, grouped: bool = False) -> tuple[list[Found], list[Path]]:
-    """The images of a folder of class folders, or of folders of groups with class folders, and its other files."""
-    tops = {path.name for path in folder.iterdir() if path.is_dir()} & set(ALIASES) if folder.is_dir() else set()
-    divided = sorted(ALIASES[name] for name in tops) == sorted(SPLITS)
-    images, others = [], []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        parts = path.relative_to(folder).parts
-        if any(part.startswith(".") for part in parts):
-            continue
-        split = ALIASES.get(parts[0]) if divided else None
-        inner = parts[1:] if split else parts
-        if is_image(path.name) and len(inner) == 2 + grouped:
-            images.append(Found(path, inner[-2], split, inner[0] if grouped else ""))
-        else:
-            others.append(path)
-    return images, others
-
-
-def image_splits(images: list[Found], shares: Shares, where: str) -> dict[Split, list[Found]]:
-    """The images of each split: by the folder, or by the rule for the names of classes."""
-    by_folder: dict[str, Split] = {}
-    one, many = ("group", "groups") if any(found.group for found in images) else ("class", "classes")
-    for found in images:
-        if found.split and by_folder.setdefault(found.unit, found.split) != found.split:
-            first, second = sorted((by_folder[found.unit], found.split))
-            raise FewsureError(
-                f"{where}: few-shot learning is tested on {many} that it was not trained on, but {one} "
-                f"{found.unit!r} is in {first} and {second}; put all {one} folders side by side, and the rule divides "
-                "them"
-            )
-    names = sorted({found.unit for found in images})
-    rule = by_folder if all(found.split for found in images) else split_by_name(names, shares, many, where)
-    return {split: [found for found in images if rule[found.unit] == split] for split in SPLITS}
 
 
 def load_image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
