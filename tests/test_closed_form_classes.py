@@ -9,6 +9,7 @@ import scipy.stats
 import torch
 from sklearn.covariance import oas
 from torch import Tensor
+from torch.nn import functional
 
 from fewsure import Learner
 from fewsure.algorithms.dkt import Dkt
@@ -125,9 +126,10 @@ def test_ridge_is_that_of_scikit_learn_on_indicators() -> None:
 
 
 @pytest.mark.usefixtures("float64")
-def test_ridge_learns_from_each_example_as_predicted_from_all_others() -> None:
+@pytest.mark.parametrize("with_inputs", [False, True])
+def test_ridge_learns_from_each_example_as_predicted_from_all_others(with_inputs: bool) -> None:
     model = MODEL._replace(fixed_classes=True)
-    ridge = Ridge(learn_features=True, leave_one_out=True)
+    ridge = Ridge(learn_features=True, with_inputs=with_inputs, leave_one_out=True)
     meta = ridge.init(model, streams.generator(0, "ridge"))
     meta["prior"]["mean"] += torch.randn(meta["prior"]["mean"].shape, generator=streams.generator(0, "mean"))
     one = task()
@@ -153,6 +155,21 @@ def test_ridge_knows_classes_that_all_tasks_share_before_any_example() -> None:
     expected = meta["logits"]["log_scale"].exp() * features @ meta["prior"]["mean"].double()
     torch.testing.assert_close(found, expected.to(found))
     assert "mean" not in ridge.init(MODEL, streams.generator(0, "ridge"))["prior"]
+
+
+@pytest.mark.usefixtures("float64")
+def test_ridge_on_features_and_inputs_is_ridge_on_both_in_one_row() -> None:
+    ridge, one, of_inputs = Ridge(learn_features=True, with_inputs=True), task(), 0.4
+    meta = ridge.init(MODEL, streams.generator(0, "ridge"))
+    meta["prior"]["log_std"] = torch.tensor([0.3, 0.5, of_inputs]).log()
+    rows = []
+    for x in (one.support.x, one.query.x):
+        features = MODEL.network.embedding(meta["embedding"], x)
+        rows.append(torch.cat([features, of_inputs / 0.5 * functional.normalize(x, dim=-1)], dim=1))
+    wide = MODEL._replace(network=Mlp((rows[0].shape[1], WAY)))
+    plain = {"prior": {"log_std": torch.tensor([0.3, 0.5]).log()}, "logits": meta["logits"]}
+    posterior = Ridge().adapt(plain, wide, Batch(rows[0], one.support.y), {})
+    torch.testing.assert_close(logits(ridge, meta, one), Ridge().predict(posterior, wide, rows[1], {})[0])
 
 
 def test_leaving_one_out_is_refused_where_it_would_tell_the_class() -> None:

@@ -200,12 +200,15 @@ class Ridge(LinearModel):
 
     learn_features: bool = False
     """Regress on features: the base network without its last layer, trained by updates. Off, on inputs."""
+    with_inputs: bool = False
+    """Beside learned features, regress on the inputs themselves, made as long as 1. For classes."""
     leave_one_out: bool = False
     """With learned features and fixed classes, train on each example of a task as predicted from all others."""
 
     def __post_init__(self) -> None:
-        possible = self.learn_features or not self.leave_one_out
-        require(possible, "leave_one_out", "left out without learn_features", self.leave_one_out)
+        for name in ("with_inputs", "leave_one_out"):
+            given = getattr(self, name)
+            require(self.learn_features or not given, name, "left out without learn_features", given)
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
         # In a task with as many examples of each class, the one that is left out is of the class that is short.
@@ -215,7 +218,7 @@ class Ridge(LinearModel):
         if model.kind == "regression":
             return embedding | super().init(model, generator)
         slopes = -0.5 * math.log(self.weights(model))  # so that φ(x)·w has a spread of about 1
-        prior = {"log_std": torch.tensor([0.0, slopes])}
+        prior = {"log_std": torch.tensor([0.0, slopes, *[0.0] * self.with_inputs])}
         if self.learn_features and model.fixed_classes:
             prior["mean"] = torch.zeros(self.weights(model), model.outputs)
         return embedding | {"prior": prior, "logits": {"log_scale": torch.ones(())}}
@@ -230,10 +233,13 @@ class Ridge(LinearModel):
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
         if model.kind == "regression":
             return super().adapt(meta, model, support, noise)
-        features = self.features(meta, model, support.x)
-        mean, std, noise_std = self._class_prior(meta, model)
-        found = linear_gaussian.condition_mean(features, _indicators(support.y, model), mean, std, noise_std)
-        return self._kept(meta) | {"logits": {"weights": _scale(meta) * found}}
+        columns, variances = self._columns(meta, model, support.x), self._variances(meta, model)
+        residual = _indicators(support.y, model) - self._pooled(meta, columns)
+        conditioned = linear_gaussian.condition(_covariance(columns, variances), residual, torch.ones(()).to(residual))
+        weights = {name: variances[name] * (x.mT.double() @ conditioned.weights) for name, x in columns.items()}
+        if "mean" in meta["prior"]:
+            weights["features"] = weights["features"] + meta["prior"]["mean"]
+        return self._kept(meta) | {"logits": {name: _scale(meta) * found for name, found in weights.items()}}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         """The evidence for numbers, the cross-entropy of the query set for classes."""
@@ -250,17 +256,27 @@ class Ridge(LinearModel):
 
     def _left_out(self, meta: Parts, model: Model, examples: Batch) -> Tensor:
         """The logits (N, C) of each example from the posterior given all others."""
-        features, (mean, std, noise_std) = self.features(meta, model, examples.x), self._class_prior(meta, model)
-        residual = _indicators(examples.y, model) - features @ mean
-        covariance = features * std.square() @ features.mT
-        return _scale(meta) * (features @ mean + linear_gaussian.leave_one_out(covariance, residual, noise_std))
+        columns = self._columns(meta, model, examples.x)
+        pooled, covariance = self._pooled(meta, columns), _covariance(columns, self._variances(meta, model))
+        residual = _indicators(examples.y, model) - pooled
+        found = linear_gaussian.leave_one_out(covariance, residual, torch.ones(()).to(residual))
+        return _scale(meta) * (pooled + found)
 
-    def _class_prior(self, meta: Parts, model: Model) -> tuple[Tensor, Tensor, Tensor]:
-        """(mean (P, C) or (P, 1), s (P,), σ = 1) of the weights that indicators of classes are regressed with."""
-        prior, weights = meta["prior"], self.weights(model)
-        std = self.std(prior["log_std"].double().exp(), weights)
-        mean = prior["mean"].double() if "mean" in prior else torch.zeros(weights, 1).to(std)
-        return mean, std, torch.ones(()).to(std)
+    def _columns(self, parts: Parts, model: Model, x: Tensor) -> dict[str, Tensor]:
+        """The columns (N, ·) that indicators of classes are regressed on; inputs need no double precision."""
+        inputs = {"inputs": functional.normalize(x.flatten(1), dim=-1)} if self.with_inputs else {}
+        return {"features": self.features(parts, model, x)} | inputs
+
+    def _variances(self, meta: Parts, model: Model) -> dict[str, Tensor]:
+        """s² of the weights of each kind of column, (P, 1) or (1, 1)."""
+        learned = meta["prior"]["log_std"].double().exp()
+        features = {"features": self.std(learned[:2], self.weights(model)).square().unsqueeze(-1)}
+        return features | {"inputs": learned[2].square().reshape(1, 1)} if self.with_inputs else features
+
+    def _pooled(self, meta: Parts, columns: Mapping[str, Tensor]) -> Tensor:
+        """The prior mean of the regression on indicators: (N, C), or 0."""
+        mean, features = meta["prior"].get("mean"), columns["features"]
+        return torch.zeros_like(features[:, :1]) if mean is None else features @ mean.double()
 
     def prediction_noise(self, model: Model, samples: int, support: int) -> Mapping[str, Draw]:
         return super().prediction_noise(model, samples, support) if model.kind == "regression" else {}
@@ -268,7 +284,9 @@ class Ridge(LinearModel):
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         if model.kind == "regression":
             return super().predict(posterior, model, x, noise)
-        return (self.features(posterior, model, x) @ posterior["logits"]["weights"]).unsqueeze(0).to(x.dtype)
+        columns, weights = self._columns(posterior, model, x), posterior["logits"]
+        parts = [columns[name] @ found.to(columns[name]) for name, found in weights.items()]
+        return torch.stack([part.to(x.dtype) for part in parts]).sum(0, keepdim=True)
 
     def features(self, parts: Parts, model: Model, x: Tensor) -> Tensor:
         return with_intercept(model.network.embedding(parts["embedding"], x) if self.learn_features else x)
@@ -284,6 +302,12 @@ class Ridge(LinearModel):
 
     def _kept(self, meta: Parts) -> Parts:
         return {"embedding": meta["embedding"]} if self.learn_features else {}
+
+
+def _covariance(columns: Mapping[str, Tensor], variances: Mapping[str, Tensor]) -> Tensor:
+    """K (N, N) of the regression on columns whose weights have these variances."""
+    products = [(x * variances[name].mT.to(x) @ x.mT).double() for name, x in columns.items()]
+    return torch.stack(products).sum(0)
 
 
 def _indicators(y: Tensor, model: Model) -> Tensor:

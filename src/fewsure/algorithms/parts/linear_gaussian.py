@@ -113,14 +113,6 @@ def condition_weights(features: Tensor, y: Tensor, mean: Tensor, std: Tensor, no
     return Weights(mean + std.unsqueeze(-1) * gain, root)
 
 
-def condition_mean(features: Tensor, y: Tensor, mean: Tensor, std: Tensor, noise_std: Tensor) -> Tensor:
-    """The posterior mean (P, C) alone, of C targets y (n, C), from n equations: for more weights than examples."""
-    covariance = (features * std.square()) @ features.mT
-    factor = cholesky(add_noise(covariance, noise_std))
-    residual = torch.cholesky_solve(y - features @ mean, factor)
-    return mean + std.square().unsqueeze(-1) * (features.mT @ residual)
-
-
 def leave_one_out(covariance: Tensor, residual: Tensor, noise_std: Tensor) -> Tensor:
     """The prediction of each residual y − m(X) from the n − 1 others: (n, C) from K (n, n) and residuals (n, C).
 
