@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import fewsure
-from fewsure.data.sets.fs_mol import CLASSES, FsMol, read_assays
+from fewsure.data.sets.fs_mol import CLASSES, DATA_SET, read_assays
 
 KNOWN, TOP = 16, 0.1
 
@@ -26,7 +26,7 @@ def main() -> None:
     options = parser.parse_args()
     learner = fewsure.Learner("ridge", "fs-mol", out=options.out, device="cpu").train(updates=options.updates)
 
-    assays = read_assays(FsMol.data_set.found("test"))
+    assays = read_assays(DATA_SET.found("test"))
     largest = int(np.diff(assays.offsets).argmax())
     rows = slice(assays.offsets[largest], assays.offsets[largest + 1])
     molecules, active = assays.molecule[rows], assays.active[rows]

@@ -84,7 +84,7 @@ class WrittenAssays:
         self.offsets = np.cumsum([0, *ASSAY_SIZES[split]])
         self.counts = random.poisson(0.02, (self.offsets[-1], 2048))
         self.active = random.uniform(size=len(self.counts)) < 0.4
-        self.smiles = [f"C{'C' * row}" for row in range(len(self.counts))]
+        self.smiles = ["C" * (1 + row % 50) for row in range(len(self.counts))]
 
     def arrays(self, folder: Path, split: str) -> None:
         """As one file, with its molecules in another order."""

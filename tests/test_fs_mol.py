@@ -14,7 +14,7 @@ from fewsure.core import streams
 from fewsure.data.augmentation import Dropping
 from fewsure.data.episodes import RowTasks, stratified_counts
 from fewsure.data.pools import SPLITS, network_inputs
-from fewsure.data.sets.fs_mol import CLASSES, FsMol
+from fewsure.data.sets.fs_mol import CLASSES, DATA_SET, DESCRIPTORS, FsMol, descriptor_values, read_assays
 from fewsure.errors import FewsureError
 from fewsure.evaluation.metrics.ranking import top_precision
 from fewsure.reproduce.assays import predicted_by_classifier, sampled, scores
@@ -72,6 +72,26 @@ def test_dropping_clears_a_share_of_the_bits(own_data: Path) -> None:
         for data in (plain, dropping)
     ]
     assert float(seen[1] / seen[0]) == pytest.approx(0.7, abs=0.02)
+
+
+def test_descriptors_are_eight_bits_each_by_the_training_molecules(own_data: Path) -> None:
+    pytest.importorskip("rdkit", reason="RDKit is not installed")
+    for split in SPLITS:
+        WrittenAssays(split).lines(own_data / "fs-mol", split)
+    data = FsMol(descriptors=True)
+    assert data.shape == (2048 + 8 * len(DESCRIPTORS),)
+    plain, pool = FsMol().pool("train"), data.pool("train")
+    assert torch.equal(pool.examples[:, :256], plain.examples)
+    steps = network_inputs(pool.examples[:, 256:]).unflatten(1, (-1, 8))
+    assert bool((steps[..., 1:] <= steps[..., :-1]).all())  # who is above a step is above all lower ones
+    heavy = steps[:, DESCRIPTORS.index("NumHeavyAtoms")].mean(0)
+    torch.testing.assert_close(heavy, 1 - torch.arange(1, 9) / 9, atol=0.05, rtol=0)  # chains of all lengths
+    atoms = descriptor_values(["CCC", "no molecule"])
+    assert (atoms[0, DESCRIPTORS.index("NumHeavyAtoms")], bool(np.isnan(atoms[1]).all())) == (3, True)
+    assert data.pool("test").examples.shape == (50, data.shape[0] // 8)
+    (own_data / "fs-mol" / "test").rename(own_data / "elsewhere")
+    with pytest.raises(FewsureError, match=r"fs-mol \(test\) is not in"):
+        data.pool("test")
 
 
 def test_an_assay_that_is_too_small_is_left_out(own_data: Path) -> None:
@@ -158,6 +178,17 @@ def test_the_real_assays(real_data: Path) -> None:
     assert [int(labels.sum()) for labels in pool.labels.split(pool.counts.tolist())] == [int(y.sum()) for y in active]
     task, _ = FsMol(shot=16, query=8).tasks("test", CPU).sample(200, streams.generator(0, "real"))
     assert abs(float(task.support.x.sum(-1).mean()) / bits.mean() - 1) < 0.1
+
+
+def test_the_fingerprints_are_those_of_rdkit_as_a_user_makes_them(real_data: Path) -> None:
+    generators = pytest.importorskip("rdkit.Chem.rdFingerprintGenerator", reason="RDKit is not installed")
+    if not (real_data / "fs-mol").is_dir():
+        pytest.skip("FS-Mol is not beside the project (shared/data/fs-mol)")
+    from rdkit.Chem import MolFromSmiles
+
+    assays, generator = read_assays(DATA_SET.found("validation")), generators.GetMorganGenerator(radius=2, fpSize=2048)
+    for smiles, bits in zip(assays.smiles[:20], np.unpackbits(assays.bits[:20], axis=1), strict=True):
+        np.testing.assert_array_equal(generator.GetFingerprintAsNumPy(MolFromSmiles(smiles)), bits)
 
 
 @pytest.fixture

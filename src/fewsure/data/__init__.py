@@ -9,6 +9,7 @@ from fewsure.data.own.images import Images, OwnConv4Options
 from fewsure.data.own.tables import Table, TableClasses
 from fewsure.data.protocol import Data, Tasks
 from fewsure.data.sets.cifar_fs import CifarFs
+from fewsure.data.sets.fs_mol import DATA_SET as FS_MOL
 from fewsure.data.sets.fs_mol import FsMol
 from fewsure.data.sets.leo import MiniImageNetLeo, TieredImageNetLeo
 from fewsure.data.sets.mini_imagenet import MiniImageNet
@@ -54,8 +55,6 @@ DATA: dict[str, DataKind] = {
 }
 """Name on the command line → what it is. Data sets that begin with `given` come from Python."""
 
-DATA_SETS = {
-    kind.data_set.name: kind.data_set
-    for kind in (Omniglot, CifarFs, MiniImageNet, TieredImageNet, MiniImageNetLeo, TieredImageNetLeo, FsMol)
-}
+PUBLISHED = (Omniglot, CifarFs, MiniImageNet, TieredImageNet, MiniImageNetLeo, TieredImageNetLeo)
+DATA_SETS = {found.name: found for found in (*(kind.data_set for kind in PUBLISHED), FS_MOL)}
 """Name → what is known about a published data set."""

@@ -53,6 +53,7 @@ class Options(TypedDict, total=False):
     cut_way: int
     cuts: int
     depth: int
+    descriptors: bool
     embedding: int
     encoder_layers: int
     encoder_width: int
@@ -167,5 +168,6 @@ class Options(TypedDict, total=False):
     weight_decay: float
     weight_noise: float
     weights: str | None
+    with_inputs: bool
     within_group: bool
     x_range: Sequence[float]

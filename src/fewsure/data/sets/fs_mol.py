@@ -1,15 +1,16 @@
 """FS-Mol: 5,135 assays of molecules, which are active or not (Stanley et al., 2021).
 
 A task is an assay. A molecule is 2,048 bits of an extended-connectivity fingerprint, packed 8 to a byte; counts above 0
-are 1.
+are 1. With `descriptors`, 8 more bits follow for each of 24 of RDKit's: how far up it is among the molecules of the
+training assays. A molecule that RDKit cannot read has none of these bits.
 """
 
 import gzip
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,15 @@ CLASSES = ("inactive", "active")
 NAMES: dict[Split, str] = {"train": "train", "validation": "valid", "test": "test"}
 """The names of the splits' files or folders."""
 SUFFIX = ".jsonl.gz"
+SHOW_EVERY = 1000
+DESCRIPTORS = (
+    *("exactmw", "NumHeavyAtoms", "NumHeteroatoms", "labuteASA", "tpsa", "CrippenClogP", "CrippenMR", "FractionCSP3"),
+    *("NumHBD", "NumHBA", "NumRotatableBonds", "NumAmideBonds", "NumAtomStereoCenters", "NumSpiroAtoms", "NumRings"),
+    *("NumAromaticRings", "NumAliphaticRings", "NumSaturatedRings", "NumHeterocycles", "NumAromaticHeterocycles"),
+    *("hallKierAlpha", "kappa1", "kappa2", "kappa3"),
+)
+STEPS = 8
+"""Bits of a descriptor."""
 ARRAYS = ("assays", "offsets", "molecule", "active", "smiles", "fingerprints")
 PLACEMENT = f"train.npz, valid.npz and test.npz, or the published folders train, valid and test of ASSAY{SUFFIX}"
 
@@ -100,13 +110,64 @@ def _from_lines(files: list[Path]) -> Assays:
     return Assays(names, np.array(offsets), np.arange(len(active)), np.array(active), smiles, np.stack(bits))
 
 
-def _read(folder: Path, split: Split, stack: ExitStack) -> list[Item]:
+def descriptor_values(smiles: Sequence[str]) -> NDArray[np.float64]:
+    """RDKit's descriptors (molecules, 24); NaN of a molecule that it cannot read."""
+    try:
+        from rdkit.Chem import MolFromSmiles
+        from rdkit.Chem.rdMolDescriptors import Properties
+        from rdkit.rdBase import BlockLogs
+    except ImportError as error:
+        raise FewsureError(
+            "expected RDKit, which computes --descriptors, but it is not installed; pip install 'fewsure[chem]'"
+        ) from error
+    properties, unreadable = Properties(DESCRIPTORS), [np.nan] * len(DESCRIPTORS)
+    values = []
+    with BlockLogs(), ProgressLine("RDKit's descriptors") as progress:
+        for number, text in enumerate(smiles, start=1):
+            molecule = MolFromSmiles(text)
+            values.append(unreadable if molecule is None else list(properties.ComputeProperties(molecule)))
+            if number % SHOW_EVERY == 0 or number == len(smiles):
+                progress.show(number, len(smiles), "molecules")
+    return np.array(values)
+
+
+@cache
+def _steps(files: tuple[Path, ...]) -> NDArray[np.float64]:
+    """(24, STEPS): the values that equal shares of the molecules in these files lie between."""
+    values = descriptor_values(read_assays(list(files)).smiles)
+    return np.nanquantile(values, np.arange(1, STEPS + 1) / (STEPS + 1), axis=0).T
+
+
+def descriptor_bits(values: NDArray[np.float64], steps: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """The packed bits (molecules, 24 · STEPS / 8): which of the steps (24, STEPS) each value is above."""
+    return np.packbits((values[:, :, None] > steps).reshape(len(values), -1), axis=1)
+
+
+def _read(folder: Path, split: Split, stack: ExitStack, *, descriptors: bool = False) -> list[Item]:
     found, items = read_assays(_files(folder, split)), list[Item]()
+    bits = found.bits
+    if descriptors:
+        steps = _steps(tuple(_files(folder, "train")))
+        bits = np.hstack([bits, descriptor_bits(descriptor_values(found.smiles), steps)])
     for name, first, end in zip(found.names, found.offsets, found.offsets[1:], strict=False):
         for row in range(first, end):
             label = in_group(name, CLASSES[int(found.active[row])])
-            items.append(Item(label, name, f"{row:08}", partial(found.bits.__getitem__, found.molecule[row])))
+            items.append(Item(label, name, f"{row:08}", partial(bits.__getitem__, found.molecule[row])))
     return items
+
+
+DATA_SET = DataSet(
+    name="fs-mol",
+    title="molecules of 5,135 assays, active or not: 2,048 bits of a fingerprint",
+    citation="Stanley et al., FS-Mol: a few-shot learning dataset of molecules, NeurIPS 2021",
+    licence="CC BY-SA 3.0",
+    shape=(BITS // 8,),
+    packed=True,
+    classes={"train": 9876, "validation": 80, "test": 314},
+    placement=PLACEMENT,
+    files=_files,
+    read=_read,
+)
 
 
 @dataclass(frozen=True)
@@ -123,23 +184,13 @@ class FsMol(MayFixClasses):
     """Molecules of an assay that are asked for. With fewer than the least of --shot and these, it is left out."""
     softmax_temperature: float | None = None
     """The divisor of outputs before the softmax. `none` fits it to validation assays when training ends."""
+    descriptors: bool = False
+    """RDKit's descriptors after the bits of the fingerprint, as bits; RDKit must be installed."""
     train_dropping: float = 0.0
     """In training, set each bit of a molecule to 0 with this probability."""
     fixed_classes: bool = field(default=True, metadata=LEARNED)
 
     known_classes = CLASSES
-    data_set: ClassVar[DataSet] = DataSet(
-        name="fs-mol",
-        title="molecules of 5,135 assays, active or not: 2,048 bits of a fingerprint",
-        citation="Stanley et al., FS-Mol: a few-shot learning dataset of molecules, NeurIPS 2021",
-        licence="CC BY-SA 3.0",
-        shape=(BITS // 8,),
-        packed=True,
-        classes={"train": 9876, "validation": 80, "test": 314},
-        placement=PLACEMENT,
-        files=_files,
-        read=_read,
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,6 +201,13 @@ class FsMol(MayFixClasses):
         return Dropping(self.train_dropping) if self.train_dropping else None
 
     @property
+    def data_set(self) -> DataSet:
+        if not self.descriptors:
+            return DATA_SET
+        size, read = (BITS + STEPS * len(DESCRIPTORS)) // 8, partial(_read, descriptors=True)
+        return replace(DATA_SET, name="fs-mol-descriptors", place=DATA_SET.folder, shape=(size,), read=read)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return (8 * self.data_set.shape[0],)
 
@@ -158,6 +216,7 @@ class FsMol(MayFixClasses):
         return "assays"
 
     def class_pool(self, split: Split) -> Pool:
+        DATA_SET.found(split)
         return load(self.data_set, split)
 
     def pool(self, split: Split) -> Pool:
