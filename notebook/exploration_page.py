@@ -63,6 +63,11 @@ STAGES = {
         " be hidden there. It lowers ECE, MCE and NLL at no cost in MSE, and makes the KL finite; `semi-implicit` is"
         " an upper bound on it.",
     ),
+    "SImPa-latent, refinements": (
+        "SImPa-latent: refinements",
+        "1,000 updates of the recommended preset of sine-line, one seed, one CPU core, 1,000 validation tasks. A"
+        " refinement is a learned step of the latent from what the network of its mean misses.",
+    ),
     "Omniglot, small": (
         "Omniglot, small",
         "5-way 1-shot, conv4 with 16 filters, 3,000 updates of 5 tasks with 5 query images per class, one seed, on a"
