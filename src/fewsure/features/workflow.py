@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fewsure.core.config import checked, from_json, read_record, to_record
+from fewsure.core.cores import keep_freed_memory
 from fewsure.core.devices import device_name
 from fewsure.core.files import write_atomically
 from fewsure.core.progress import ProgressLine
@@ -56,6 +57,8 @@ def make_features(
     stopped, and a finished one is left as it is.
     """
     _check_pools(data, pools)
+    if device.type == "cpu":
+        keep_freed_memory()
     asked = {
         "format": FORMAT,
         "version": __version__,
