@@ -118,9 +118,9 @@ def jackknife_intervals(
     Learner k has not seen group k, on which it has P scores. [lower_kpn, upper_kpn] is its set of labels at point n
     whose score is at most the p-th. The interval takes the quantile of level (1 − α)(K + 1)/K of all upper ends, each
     group weighing the same; likewise of the lower ends. Assumed is that groups are exchangeable and that training
-    treats them alike. Then the interval holds the truth at one point of a new group with probability at least 1 − 2α,
-    and as a rule about 1 − α. Where all learners are the same one, it is split conformal prediction. It has no ends if
-    K < 1/α − 1.
+    treats them alike. Then the interval holds the truth at one point of a new group with probability at least 1 − 2α.
+    As a rule it is about 1 − α. Where all learners are the same one, it is split conformal prediction. It has no ends
+    if K < 1/α − 1.
 
     >>> ends = torch.arange(9.0).reshape(9, 1, 1)
     >>> jackknife_intervals(-ends, ends, alpha=0.1), jackknife_intervals(-ends, ends, alpha=0.2)

@@ -1,7 +1,7 @@
 """One meta-update, from the random stream to the stepped meta-parameters, which is recorded once and replayed.
 
-On a GPU the recording is a CUDA graph of the whole update, from the sampling of tasks to Adam's step and the sums that
-are logged. A replay costs the host one call, whatever the algorithm does. On a CPU it holds
+On a GPU the recording is a CUDA graph of the whole update, from the sampling of tasks to Adam's step and the logged
+sums. A replay costs the host one call, whatever the algorithm does. On a CPU it holds
 the operations of a vectorised meta-gradient. Each number of support examples has a recording of its own.
 """
 
