@@ -24,7 +24,8 @@ from fewsure.reproduce.run import results_figure
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-import in_context  # noqa: E402 (these are beside this file)
+import closed_form_cost  # noqa: E402 (these are beside this file)
+import in_context  # noqa: E402
 import intervals  # noqa: E402
 import latent_bounds  # noqa: E402
 import omniglot_bound  # noqa: E402
@@ -35,6 +36,7 @@ from collapse import functions_figure, spread_figure, spread_table  # noqa: E402
 
 RESULTS, README, COLLAPSE = ROOT / "results", ROOT / "README.md", ROOT / "docs" / "collapse.md"
 LATENT = ROOT / "docs" / "methods" / "simpa-latent.md"
+CLOSED_FORMS = ROOT / "docs" / "methods" / "closed-form.md"
 PAGES = {
     "sine-line": ("Results: sine-line", ("regression",)),
     "omniglot": ("Results: Omniglot", ("omniglot",)),
@@ -177,6 +179,11 @@ def filled_latent(text: str) -> str:
     return _filled(text, {"cost": f"\n{task_cost.table(_read('task-cost'))}\n"})
 
 
+def filled_closed_forms(text: str) -> str:
+    """The page on closed forms with their costs."""
+    return _filled(text, {"cost": f"\n{closed_form_cost.table(_read('closed-form-cost'))}\n"})
+
+
 def _filled(text: str, parts: Mapping[str, str]) -> str:
     for name, part in parts.items():
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
@@ -215,7 +222,8 @@ def write(out: Path | None = None) -> None:
     write_atomically(folder / "bounds.md", latent_bounds.page(_read("latent-bounds"), of_classes))
     bench_page([_read("bench-h200")], folder / "speed.md")
     if out is None:
-        for path, fill in ((README, filled), (COLLAPSE, filled_collapse), (LATENT, filled_latent)):
+        pages = ((README, filled), (COLLAPSE, filled_collapse), (LATENT, filled_latent))
+        for path, fill in (*pages, (CLOSED_FORMS, filled_closed_forms)):
             write_atomically(path, fill(path.read_text(encoding="utf-8")))
 
 

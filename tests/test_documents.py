@@ -64,7 +64,12 @@ def test_results_are_of_the_best_trials_and_of_the_test_tasks_that_the_command_d
 
 
 @pytest.mark.parametrize(
-    ("page", "fill"), [("collapse.md", "filled_collapse"), ("methods/simpa-latent.md", "filled_latent")]
+    ("page", "fill"),
+    [
+        ("collapse.md", "filled_collapse"),
+        ("methods/simpa-latent.md", "filled_latent"),
+        ("methods/closed-form.md", "filled_closed_forms"),
+    ],
 )
 def test_a_page_with_more_than_results_has_the_tables_that_make_results_writes(
     pages: dict[str, Any], page: str, fill: str

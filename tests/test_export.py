@@ -19,7 +19,7 @@ from .helpers import WITH_STEPS, write_blobs
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (requirements.lock)")
 
 SIMPA = {"latent": 3, "generator_hidden": (6,), "kl_samples": 4, "train_samples": 1, "inner_steps": 2}
-TINY: dict[str, dict[str, Any]] = {"simpa": SIMPA, "bmaml": {"particles": 3}}
+TINY: dict[str, dict[str, Any]] = {"simpa": SIMPA, "bmaml": {"particles": 3}, "pacoh": {"particles": 2}, "dkt": {"kernels": ("rbf",)}}
 TRAINING = {"tasks": 2, "device": "cpu"}
 
 
@@ -45,8 +45,8 @@ def images() -> dict[str, np.ndarray]:
     return {f"class {k}": random.integers(0, 256, size=(5, 1, 16, 16), dtype=np.uint8) for k in range(12)}
 
 
-def adapted_numbers(name: str) -> tuple[Adapted, np.ndarray]:
-    learner = Learner(name, numbers(), hidden=(6,), **TINY.get(name, {}), **TRAINING).train(updates=2)
+def adapted_numbers(name: str, **options: Any) -> tuple[Adapted, np.ndarray]:
+    learner = Learner(name, numbers(), hidden=(6,), **options, **TINY.get(name, {}), **TRAINING).train(updates=2)
     x, y = numbers()[3]
     return learner.adapt(x[:5], y[:5]), x
 
@@ -86,17 +86,23 @@ def assert_same(adapted: Adapted, x: np.ndarray, folder: Path, tolerance: float 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["simpa", "maml", "bmaml", "gp", "mixed", "boosting"])
+@pytest.mark.parametrize("name", ["simpa", "maml", "bmaml", "gp", "pacoh", "mixed", "boosting"])
 @pytest.mark.filterwarnings("ignore::FutureWarning:torch")  # of torch, about how its own files are read
 def test_numbers_are_the_same_in_other_programs(name: str, tmp_path: Path) -> None:
     assert_same(*adapted_numbers(name), tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["simpa", "maml", "bmaml", "protonet"])
+@pytest.mark.parametrize("name", ["simpa", "maml", "bmaml", "protonet", "dkt", "metaqda", "metaoptnet"])
 @pytest.mark.filterwarnings("ignore::FutureWarning:torch")
 def test_classes_of_images_are_the_same_in_other_programs(name: str, tmp_path: Path) -> None:
     assert_same(*adapted_images(name), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning:torch")
+def test_an_ensemble_is_the_same_in_other_programs(tmp_path: Path) -> None:
+    assert_same(*adapted_numbers("maml", members=2), tmp_path)
 
 
 @pytest.mark.slow

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from fewsure.algorithms import ALGORITHMS
+from fewsure.algorithms.gp import Gp
 from fewsure.algorithms.maml import Maml
+from fewsure.algorithms.pacoh import Pacoh
 from fewsure.core import streams
 from fewsure.data.sets.sine_line import SineLine
 from fewsure.errors import Diverged, FewsureError
@@ -25,7 +27,7 @@ from fewsure.types import Algorithm
 from .helpers import small_simpa
 
 CPU = torch.device("cpu")
-METHODS = [Maml(), small_simpa(), small_simpa(kl="moment+critic")]
+METHODS = [Maml(), small_simpa(), small_simpa(kl="moment+critic"), Gp(learn_features=True), Pacoh(particles=2)]
 
 
 def experiment(algorithm: Algorithm, **training: object) -> Experiment:

@@ -98,11 +98,11 @@ class Pacoh(Algorithm):
             return self.process.predict(one[0], model, x, one[1])
 
         own = {name: noise[name] for name in self.prediction_noise(model, 1, 1)}
-        found: Tensor = for_each(functions)((posterior, own), x)
+        found: Tensor = for_each(functions, loop=True)((posterior, own), x)
         return found.flatten(0, 1)
 
     def predictive(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Mixture:
-        each = for_each(lambda one, x: self.process.predictive(one, model, x, {}))(posterior, x)
+        each = for_each(lambda one, x: self.process.predictive(one, model, x, {}), loop=True)(posterior, x)
         weights, means, stds, of_functions = (part.squeeze(-1).mT for part in each)
         return Mixture(weights / self.particles, means, stds, of_functions)
 
