@@ -19,7 +19,12 @@ from .helpers import WITH_STEPS, write_blobs
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (requirements.lock)")
 
 SIMPA = {"latent": 3, "generator_hidden": (6,), "kl_samples": 4, "train_samples": 1, "inner_steps": 2}
-TINY: dict[str, dict[str, Any]] = {"simpa": SIMPA, "bmaml": {"particles": 3}, "pacoh": {"particles": 2}, "dkt": {"kernels": ("rbf",)}}
+TINY: dict[str, dict[str, Any]] = {
+    "simpa": SIMPA,
+    "bmaml": {"particles": 3},
+    "pacoh": {"particles": 2},
+    "dkt": {"kernels": ("rbf",)},
+}
 TRAINING = {"tasks": 2, "device": "cpu"}
 
 
