@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -136,7 +136,7 @@ class FewShotRegressor(RegressorMixin, _FewShot):  # type: ignore[misc]
     def adapt(self, X: Any, y: Any) -> "AdaptedRegressor":
         """The predictor of a group with these known rows."""
         inputs = self._inputs(X)
-        y = validate_data(self, X="no_validation", y=y, y_numeric=True, reset=False)
+        y = column_or_1d(y, dtype=np.float64)
         return AdaptedRegressor(self, self.learner_.adapt(inputs, y))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -223,7 +223,7 @@ class FewShotClassifier(ClassifierMixin, _FewShot):  # type: ignore[misc]
     def adapt(self, X: Any, y: Any) -> "AdaptedClassifier":
         """The predictor of the classes of these examples."""
         inputs = self._inputs(X)
-        y = validate_data(self, X="no_validation", y=y, reset=False)
+        y = column_or_1d(y)
         return AdaptedClassifier(self, self.learner_.adapt(inputs, y))
 
     def predict(self, X: Any) -> Array:

@@ -156,7 +156,7 @@ class Predictor:
 
         The density (T, N, K) in their place, of a method that has one of its own.
         """
-        algorithm, (shared, own, _) = self.experiment.algorithm, state.draws
+        algorithm, (shared, own, _) = self.experiment.method, state.draws
         own_density = self.experiment.own_density
 
         def one_task(task: tuple[Batch, Tensor], meta: Parts) -> Tensor | Mixture:
