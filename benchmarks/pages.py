@@ -18,6 +18,7 @@ from fewsure.report.drawing import figure_png
 from fewsure.report.reference import REFERENCE
 from fewsure.report.styles import display_name, setting
 from fewsure.report.tables import markdown_table
+from fewsure.reproduce.assays_page import PUBLISHED, assays_figure, assays_page, top_table
 from fewsure.reproduce.page import NEAREST, Part, data_page
 from fewsure.reproduce.results import read_results
 from fewsure.reproduce.run import results_figure
@@ -37,6 +38,7 @@ from collapse import functions_figure, spread_figure, spread_table  # noqa: E402
 RESULTS, README, COLLAPSE = ROOT / "results", ROOT / "README.md", ROOT / "docs" / "collapse.md"
 LATENT = ROOT / "docs" / "methods" / "simpa-latent.md"
 CLOSED_FORMS = ROOT / "docs" / "methods" / "closed-form.md"
+MOLECULES = ROOT / "docs" / "how-to" / "molecules.md"
 PAGES = {
     "sine-line": ("Results: sine-line", ("regression",)),
     "omniglot": ("Results: Omniglot", ("omniglot",)),
@@ -114,12 +116,21 @@ def comparisons() -> list[tuple[str, ...]]:
         kind = "CIFAR-FS features" if target.startswith("features") else "CIFAR-FS"
         problem = f"{kind}, 5-way {found[0]['shot']}-shot: accuracy"
         rows.append(_row(problem, ours, max(baselines, key=lambda score: score.mean), "cifar-fs"))
+    rows.append(_row("FS-Mol, 16 known molecules: ΔAUPRC", *_on_molecules(), "fs-mol"))
     tables = _read("own-tables")
     ours, others = (
         min(_over_tables(tables, kinds), key=lambda score: score.mean) for kinds in (("learner",), ("baseline", "peer"))
     )
     rows.append(_row("Four tables of groups: mean NLL", ours, others, "tables", lowest=True))
     return rows
+
+
+def _on_molecules() -> tuple[Score, Score]:
+    """ΔAUPRC of our best method, and of the best that its data set's authors have published."""
+    rows = [row for row in _rows("fs-mol") if row["support"] == 16]
+    ours = max(rows, key=lambda row: row["delta_auprc"]["mean"])
+    method, found = max(ours["against"].items(), key=lambda entry: entry[1]["delta_auprc"]["mean"])
+    return Score(display_name(ours["label"]), **ours["delta_auprc"]), Score(PUBLISHED[method], **found["delta_auprc"])
 
 
 def _over_tables(rows: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> list[Score]:
@@ -184,6 +195,11 @@ def filled_closed_forms(text: str) -> str:
     return _filled(text, {"cost": f"\n{closed_form_cost.table(_read('closed-form-cost'))}\n"})
 
 
+def filled_molecules(text: str) -> str:
+    """The page on molecules with the worth of a list."""
+    return _filled(text, {"top": f"\n{top_table(_rows('fs-mol'))}\n"})
+
+
 def _filled(text: str, parts: Mapping[str, str]) -> str:
     for name, part in parts.items():
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
@@ -212,6 +228,7 @@ def write(out: Path | None = None) -> None:
     figures = {
         "collapse-spread": spread_figure(_read("collapse")),
         "collapse-functions": functions_figure(_read("collapse")),
+        "fs-mol": assays_figure(_rows("fs-mol")),
         "omniglot-latent": omniglot_latent.frontier_figure(_read("omniglot-latent")),
     }
     for name, figure in figures.items():
@@ -220,9 +237,10 @@ def write(out: Path | None = None) -> None:
     write_atomically(folder / "tables.md", own_tables.page(_read("own-tables"), of_intervals))
     of_classes = omniglot_bound.section(_read("omniglot-bound"))
     write_atomically(folder / "bounds.md", latent_bounds.page(_read("latent-bounds"), of_classes))
+    write_atomically(folder / "fs-mol.md", assays_page(_rows("fs-mol")))
     bench_page([_read("bench-h200")], folder / "speed.md")
     if out is None:
-        pages = ((README, filled), (COLLAPSE, filled_collapse), (LATENT, filled_latent))
+        pages = ((README, filled), (COLLAPSE, filled_collapse), (LATENT, filled_latent), (MOLECULES, filled_molecules))
         for path, fill in (*pages, (CLOSED_FORMS, filled_closed_forms)):
             write_atomically(path, fill(path.read_text(encoding="utf-8")))
 

@@ -40,8 +40,9 @@ from fewsure.evaluation.metrics.ranking import top_precision
 from fewsure.evaluation.metrics.scores import brier_score, class_probabilities, negative_log_likelihood
 from fewsure.evaluation.metrics.summary import TaskTotal, mean_over_tasks
 from fewsure.evaluation.scoring.predict import Predict
+from fewsure.report.drawing import figure_png
 from fewsure.report.tables import Table
-from fewsure.reproduce.assays_page import assays_page, assays_table
+from fewsure.reproduce.assays_page import assays_figure, assays_page, assays_table
 from fewsure.reproduce.results import Row, merge
 from fewsure.reproduce.run import Job, Reproduction
 from fewsure.theory.conformal import conformal_threshold, prediction_sets, probability_scores
@@ -237,9 +238,15 @@ class AssayReproduction(Reproduction):
         rows = merge(found, self.kept(results))
         if not rows:
             raise FewsureError(f"{self.folder} holds no finished run of this experiment; run it without --collect")
-        for path, text in ((results, json.dumps(rows, indent=1) + "\n"), (page, assays_page(rows))):
+        picture = page.parent / "figures" / f"{self.name}.png"
+        texts: dict[Path, str | bytes] = {
+            results: "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n",
+            page: assays_page(rows),
+            picture: figure_png(assays_figure(rows)),
+        }
+        for path, content in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, text)
+            write_atomically(path, content)
         return rows
 
     def _facts_of(self, folder: Path) -> Row:

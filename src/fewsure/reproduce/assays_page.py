@@ -1,12 +1,15 @@
 """The results on FS-Mol as a table and as a Markdown page."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
 from fewsure.evaluation.metrics.paired import PairedScores
-from fewsure.report.styles import display_name
+from fewsure.report.drawing import PANEL, QUIET, tidy
+from fewsure.report.styles import display_name, run_styles
 from fewsure.report.tables import ABSENT, Table, interval, markdown_table
 
 Row = Mapping[str, Any]
@@ -38,7 +41,7 @@ PAGE = """# Results: FS-Mol
 With this page you can compare the methods on assays of molecules, see the limits of each figure, and run it again.
 
 A task is a test assay: 16 to 128 molecules are known to be active or not, and all others are ranked. Inputs are the
-2,048 bits of a fingerprint. [What a chemist gets from it](../how-to/molecules.md).
+2,048 bits of a fingerprint. [The page for chemists](../how-to/molecules.md).
 
 ## Ranking
 
@@ -46,10 +49,12 @@ A task is a test assay: 16 to 128 molecules are known to be active or not, and a
 
 {ranking}
 
+![ΔAUPRC by the number of known molecules, with the published methods](figures/fs-mol.png)
+
 1. {assays} test assays, {draws} random stratified support sets of each size and assay, the same for each of our
    methods. The mean over support sets, then over assays. ± is a 95 % interval over assays.
-2. *Published* rows are the authors' results on support sets of their own. They see more than these bits: counts, and
-   some of them graphs and descriptors.
+2. *Published* rows are the authors' results on support sets of their own. Their inputs hold more than these bits:
+   counts, and for some of them graphs and descriptors.
 3. Options were chosen on validation assays and on training assays that were held out. Test assays were scored once.
 4. The random forest has {trees} trees. Neighbours are the √m nearest of m by Tanimoto similarity. Both see an assay's
    known molecules alone.
@@ -67,8 +72,8 @@ A task is a test assay: 16 to 128 molecules are known to be active or not, and a
 1. ECE pools the queries of all assays in 10 bins; brackets are a bootstrap's 95 % interval over assays, biased upwards.
 2. A temperature, fitted on validation assays, divides the outputs of our methods. The votes of the random forest and of
    neighbours count as if there were one more for each class, so that no molecule is certain.
-3. *Top tenth*: of the tenth of an assay's molecules that a method is surest are active, the share that is. The share of
-   actives in all is {share:.3f}.
+3. The top tenth holds the molecules of an assay with the highest chances. Its share of actives stands here, and
+   {share:.3f} are active in all.
 4. Sets should hold 90 % of the labels. Their threshold comes from the {validation} validation assays. A set of 2 says
    nothing.
 
@@ -112,6 +117,58 @@ def assays_page(rows: Sequence[Row]) -> str:
         **{name: rows[0][name] for name in ("assays", "draws")},
     }
     return PAGE.format(**values, trees=100, validation=39)
+
+
+def assays_figure(rows: Sequence[Row]) -> Figure:
+    """ΔAUPRC of each method by the number of known molecules; the published ones are dashed."""
+    supports, ordered = _supports(rows), _ordered(rows)
+    figure = Figure(figsize=(PANEL, 4.2), layout="constrained")
+    axes = figure.subplots()
+    styles = run_styles([row["label"] for row in ordered], [Path(_name(row)) for row in ordered])
+    for row, style in zip(ordered, styles, strict=True):
+        found = [one for support in supports if (one := _same(rows, row, support))]
+        mean, width = ([one["delta_auprc"].get(part, 0) for one in found] for part in ("mean", "ci95"))
+        sizes = [one["support"] for one in found]
+        axes.errorbar(sizes, mean, width, fmt="o-", capsize=2, color=style.colour, label=_name(row))
+    theirs = {row["support"]: row["against"] for row in rows}
+    for method, name in PUBLISHED.items():
+        sizes = [support for support in supports if method in theirs[support]]
+        values = [theirs[support][method]["delta_auprc"]["mean"] for support in sizes]
+        axes.plot(sizes, values, "--", color=QUIET, linewidth=0.8)
+        if sizes:
+            end = (sizes[-1], values[-1])
+            axes.annotate(name, end, xytext=(6, -2), textcoords="offset points", fontsize=6, color=QUIET)
+    axes.set(xlabel="known molecules", ylabel="ΔAUPRC", xscale="log", xticks=supports, xticklabels=supports)
+    axes.minorticks_off()
+    axes.legend(fontsize=7)
+    tidy(axes)
+    return figure
+
+
+def top_table(rows: Sequence[Row]) -> str:
+    """The share of actives in the tenth that the best method and the random forest rank first, and in all."""
+    best, cells = _ordered(rows)[0], []
+    reference = next(row for row in _ordered(rows) if row["label"] == REFERENCE)
+    for support in _supports(rows):
+        ours, theirs = (_same(rows, row, support) for row in (best, reference))
+        if ours and theirs:
+            share = ours["auprc"]["mean"] - ours["delta_auprc"]["mean"]
+            gain = _difference(rows, best, reference, support, "top_tenth")
+            cells.append(
+                (str(support), _percent(share), *(_percent(one["top_tenth"]["mean"]) for one in (theirs, ours)), gain)
+            )
+    headers = (
+        "known molecules",
+        "active in all",
+        "in the random forest's tenth",
+        f"in the tenth of {_name(best)}",
+        "gain",
+    )
+    return markdown_table(headers, cells)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _supports(rows: Sequence[Row]) -> list[int]:
@@ -200,8 +257,8 @@ def _tops(rows: Sequence[Row], supports: Sequence[int]) -> str:
         found = _same(rows, row, support)
         if found is None or reference is None:
             return ABSENT
-        gain = "" if row is reference else f" ({_difference(rows, row, reference, support, 'top_tenth')})"
-        return f"{found['top_tenth']['mean']:.3f}{gain}"
+        gain = ABSENT if row is reference else _difference(rows, row, reference, support, "top_tenth")
+        return f"{found['top_tenth']['mean']:.3f}" + f" ({gain})" * (gain != ABSENT)
 
     lines = [(_name(row), *(cell(row, support) for support in supports)) for row in _ordered(rows)]
     return markdown_table(("actives in the top tenth (less the random forest's)", *map(str, supports)), lines)
