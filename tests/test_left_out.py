@@ -50,6 +50,7 @@ def lines(folder: Path, factor: float = 1.0) -> list[str]:
     return ["--data", "table", "--file", str(folder / "lines.csv"), "--task-column", "group", "--target", "y"]
 
 
+@pytest.mark.slow
 def test_the_command_predicts_with_all_learners_in_the_unit_of_the_target(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +83,19 @@ def test_the_command_predicts_with_all_learners_in_the_unit_of_the_target(
     known, others = (tmp_path / "1.0" / f"{name}.csv" for name in ("known", "others"))
     by_batches = predictions_left_out(runs, torch.device("cpu"), None, known, others, coverage=0.9, batch_size=4)
     np.testing.assert_allclose([row["upper"] for row in by_batches], upper, rtol=1e-5)
+
+
+def test_a_group_too_small_for_a_task_is_learned_from_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options, out = lines(tmp_path), tmp_path / "cv"
+    table = (tmp_path / "lines.csv").read_text().splitlines()
+    small = [line for number, line in enumerate(table) if not 36 <= number <= 48]  # three rows of g02 are left
+    (tmp_path / "lines.csv").write_text("\n".join(small) + "\n")
+    quick = ["--test-tasks", "20", "--no-baselines", "--query", "8"]
+    assert main(["crossval", "mean", *options, "--folds", "none", *quick, "--out", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert f"{GROUPS - 1} folds in" in printed.out
+    assert "sets with coverage" not in printed.err  # which cross-validation is the answer to
+    assert len(left_out_runs(out)) == GROUPS - 1
 
 
 def test_folds_of_several_groups_make_no_intervals(tmp_path: Path) -> None:

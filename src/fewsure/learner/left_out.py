@@ -31,7 +31,7 @@ def left_out_runs(folder: Path) -> list[Run]:
             f"{folder} has {record['folds']} folds of groups; for intervals leave out one group at a time: `fewsure "
             "crossval … --folds none`"
         )
-    return [Run.open(folder / f"fold-{number + 1}") for number in range(record["jackknife"]["learners"])]
+    return [Run.open(folder / name) for name in record["jackknife"]["learners"]]
 
 
 def required_coverage(runs: Sequence[Run], coverage: float | None) -> float:

@@ -19,13 +19,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fewsure.certification.certify import calibrate
+from fewsure.core.config import ends
 from fewsure.core.devices import device_name
 from fewsure.core.files import make_folder, write_atomically
 from fewsure.core.progress import ProgressLine, silenced
 from fewsure.data.own.data import OwnRows
+from fewsure.data.own.rows import Fold, Rows, row_parts
 from fewsure.errors import FewsureError, require
 from fewsure.evaluation.compare import SCORES, is_significant
 from fewsure.evaluation.evaluate import task_facts
@@ -73,10 +76,16 @@ class Plan:
                 )
 
     @property
-    def count(self) -> int:
-        """The number of folds."""
-        rows = self._any.rows()
-        return len(np.unique(rows.held_out)) if self.folds is None else self.folds
+    def all_folds(self) -> list[Fold]:
+        """The folds. Of one group each, those whose group has rows enough for a task; the others are learned from."""
+        data = self._any
+        rows = data.rows()
+        count = len(np.unique(rows.held_out)) if self.folds is None else self.folds
+        found: list[Fold] = [(number, count) for number in range(count)]
+        if self.folds is not None or data.unit != "tasks":
+            return found
+        needed = ends(data.shot)[0] + data.query_size
+        return [fold for fold in found if _tested(rows, data, fold).sum() >= needed]
 
     @property
     def _any(self) -> OwnRows:
@@ -85,27 +94,31 @@ class Plan:
         return data
 
 
+def _tested(rows: Rows, data: OwnRows, fold: Fold) -> NDArray[np.bool_]:
+    return row_parts(rows, data.shares, rows.held_out_name, fold)["test"]
+
+
 def cross_validate(folder: Path, plan: Plan, device: torch.device, *, resume: bool = False) -> dict[str, Any]:
     """Train and score all folds; the object that `fewsure crossval --json` prints. It is kept in the folder."""
     _require_free(folder, resume)
-    count = plan.count
+    folds = plan.all_folds
     runs = []
-    for number in range(count):
+    for done, fold in enumerate(folds):
         with ProgressLine("crossval") as line:
-            line.show(number, count, "folds")
-        runs.append(_trained(folder / f"fold-{number + 1}", plan, (number, count), device))
+            line.show(done, len(folds), "folds")
+        runs.append(_trained(folder / f"fold-{fold[0] + 1}", plan, fold, device))
     shot = plan.shot or min(run.experiment.data.test_shot for run in runs)
     _evaluate(runs, plan, shot, device)
     summary = _joined(runs)
-    summary |= {"folds": count, "shot": shot, "seed": plan.seed, "by_fold": [_of_fold(run) for run in runs]}
+    summary |= {"folds": len(runs), "shot": shot, "seed": plan.seed, "by_fold": [_of_fold(run) for run in runs]}
     if plan.folds is None and summary["grouped_by"] is not None and runs[0].experiment.model.kind == "regression":
         for run in runs:
             calibrate(run, device, tasks=SCORED, shot=shot, seed=plan.seed)
-        summary["jackknife"] = {"learners": count, "shot": shot}
+        summary["jackknife"] = {"learners": [run.folder.name for run in runs], "shot": shot}
     if plan.baselines:
         summary |= _with_baselines(runs, plan, shot, device)
     with ProgressLine("crossval") as line:
-        line.show(count, count, "folds")
+        line.show(len(runs), len(runs), "folds")
     summary |= {"version": __version__, "device": device_name(device)}
     write_atomically(folder / FILE, json.dumps(summary, indent=1) + "\n")
     return summary
@@ -121,7 +134,7 @@ def _require_free(folder: Path, resume: bool) -> None:
     make_folder(folder)
 
 
-def _trained(folder: Path, plan: Plan, fold: tuple[int, int], device: torch.device) -> Run:
+def _trained(folder: Path, plan: Plan, fold: Fold, device: torch.device) -> Run:
     """The run of a fold, which is trained unless it is."""
     experiments = {name: _of_data(experiment, fold) for name, experiment in plan.experiments.items()}
     if plan.budget is not None:
@@ -132,7 +145,7 @@ def _trained(folder: Path, plan: Plan, fold: tuple[int, int], device: torch.devi
     return run
 
 
-def _of_data(experiment: Experiment, fold: tuple[int, int]) -> Experiment:
+def _of_data(experiment: Experiment, fold: Fold) -> Experiment:
     data: Any = experiment.data
     return replace(experiment, data=replace(data, fold=fold))
 

@@ -62,6 +62,8 @@ class OwnRows(Data):
         return _read(self.with_shot(1))[0][split]
 
     def doubts(self) -> list[str]:
+        if self.fold:  # the first one speaks of the rows, which all have
+            return doubts_about_rows(self.rows()) if self.fold[0] == 0 else []
         return doubts_about_rows(self.rows()) + doubts_about_tasks(self)
 
 
