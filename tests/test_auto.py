@@ -1,7 +1,6 @@
 """`auto`: the methods that suit a user's data, scored on the same validation tasks, and the run of the best."""
 
 import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -60,16 +59,13 @@ def test_a_run_of_one_method_has_no_selection() -> None:
     assert single.selection is None
 
 
-def test_a_trained_method_gets_the_updates_that_fit(tmp_path: Path) -> None:
+def test_a_trained_method_gets_the_updates_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = fewsure.regression_tasks(lines())
     experiments = auto.candidates("given-regression", data, methods=("maml", "mean"))
     assert list(experiments) == ["mean", "maml"]  # what is fitted comes first
-    began = time.perf_counter()
+    monkeypatch.setattr(auto, "_seconds_per_update", lambda experiment, device: 0.02)
     run, table = auto.select(tmp_path / "run", experiments, CPU, budget=4.0)
-    assert time.perf_counter() - began < 60
-    maml = Run.open(tmp_path / "run" / auto.FOLDER / "maml")
-    planned = experiments["maml"].training.updates
-    assert auto.LEAST_UPDATES <= maml.experiment.training.updates <= planned
+    assert Run.open(tmp_path / "run" / auto.FOLDER / "maml").experiment.training.updates == 200
     assert run.experiment.algorithm_name == table["selected"]
 
 
