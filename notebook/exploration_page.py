@@ -280,7 +280,7 @@ def _figure(runs: list[dict[str, Any]]) -> Figure:
     """Rings: what was tried; dots: the final runs on test tasks; a star: the exact posterior."""
     figure = Figure(figsize=(WIDTH * 0.75, 5.5), layout="constrained")
     axes = figure.subplots()
-    for run in (run for run in runs if "mse" in run):
+    for run in (run for run in runs if "mse" in run and run["method"] in ALGORITHM_COLOURS):
         colour = ALGORITHM_COLOURS[run["method"]]
         axes.plot(run["mse"], run["ece"], "o", markerfacecolor="none", color=colour, markersize=5)
     named: set[str] = set()
