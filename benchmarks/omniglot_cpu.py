@@ -38,7 +38,8 @@ SECTION = """## Heads on one CPU core
 1. The first {tasks:,} test tasks of the record above (seed {seed}). ± is a 95 % interval over tasks.
 2. One training of seed 0. Learning rates are those of ProtoNet; they were not tuned for each head.
 3. Training is in processor seconds of one thread of a shared machine, with decoding the images.
-4. Normalisation sees the query set, as in the record above.
+4. No temperature is fitted. `ridge` starts with a small scale, which these updates do not move far enough.
+5. Normalisation sees the query set, as in the record above.
 
     .venv/bin/python benchmarks/omniglot_cpu.py METHOD …
 """

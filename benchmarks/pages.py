@@ -30,6 +30,7 @@ import in_context  # noqa: E402
 import intervals  # noqa: E402
 import latent_bounds  # noqa: E402
 import omniglot_bound  # noqa: E402
+import omniglot_cpu  # noqa: E402
 import omniglot_latent  # noqa: E402
 import own_tables  # noqa: E402
 import task_cost  # noqa: E402
@@ -67,8 +68,10 @@ class Score(NamedTuple):
 
 
 MORE = {
-    "sine-line": lambda: in_context.section(_read("in-context")),
-    "omniglot": lambda: omniglot_latent.section(_read("omniglot-latent")),
+    "sine-line": lambda: "\n".join([in_context.section(_read("in-context")), in_context.ensembles(_read("members"))]),
+    "omniglot": lambda: "\n".join(
+        [omniglot_cpu.section(_read("omniglot-cpu")), omniglot_latent.section(_read("omniglot-latent"))]
+    ),
 }
 """Page → what follows the tables of its targets."""
 

@@ -55,7 +55,7 @@ class MetaOptNet(Algorithm):
         network = model.network
         embedding = {"embedding": network.embedding.init(generator)} if self.learn_features else {}
         width = network.width if self.learn_features else math.prod(network.inputs)
-        machine = {"log_penalty": torch.tensor(-math.log(width)), "log_scale": torch.zeros(())}
+        machine = {"log_penalty": torch.tensor(-math.log(width)), "log_scale": torch.tensor(math.log(10.0))}
         return embedding | {"machine": machine}
 
     def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:

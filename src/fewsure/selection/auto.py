@@ -126,7 +126,8 @@ def _tried(folder: Path, experiments: Mapping[str, Experiment], device: torch.de
             line.show(done, len(experiments), f"{name}  {_best_so_far(rows)}")
         is_trained = experiment.training.updates > 0
         try:
-            run = _started(folder / FOLDER / name, experiment, device, left / max(1, waiting))
+            with silenced(done > 0):  # doubts about the data are the same for all
+                run = _started(folder / FOLDER / name, experiment, device, left / max(1, waiting))
             with silenced(not is_trained):
                 last = train_run(run, device)
             rows.append({"name": name, **_scores(run, device), "updates": last["update"], "seconds": last["seconds"]})
