@@ -18,7 +18,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 import fewsure
 from fewsure.core.devices import device_name
 from fewsure.core.files import write_atomically
+from fewsure.report.tables import markdown_table
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "groups.json"
 KNOWN, NEW, COLUMNS = 8, 4, 5
@@ -41,6 +43,39 @@ FILES = (10_000, 100_000, 1_000_000)
 PIECE = 10_000
 """Groups that are written at once."""
 NAMES = [f"x{column}" for column in range(COLUMNS)]
+
+
+PAGE = """# Results: many groups
+
+With this page you can see what predicting many groups at a time saves, and how much memory files take.
+
+## Groups per second of one core
+
+{groups:,} groups with {known} known rows, {new} rows to predict and {columns} columns, as DataFrames.
+
+{methods}
+
+1. The loop calls `adapt` and `predict` for {sample} of the groups, with arrays that lie ready.
+2. Means of both ways differ by {difference:.1g} at most.
+3. scikit-learn's Gaussian process fits a kernel to each group by itself: {alone:.0f} groups per second, measured on
+   {alone_sample} of the groups. All of them would take {alone_seconds:,.0f} s.
+4. `tnp` and `simpa-latent` were trained for 20 updates, since their speed does not depend on training.
+
+## Memory of files
+
+`ridge` from two Parquet files to a third, in a process of its own. The last column is the most memory that it held.
+Before it read a row, it held {before:.0f} MiB.
+
+{files}
+
+## Run it again
+
+    .venv/bin/python benchmarks/groups.py         # minutes of one core
+    make results
+
+Device: {device}, one thread. Versions: fewsure {version}, torch {torch}, scikit-learn {sklearn}. Seed: {seed}.
+Seconds are those of one core by its own clock.
+"""
 
 
 def shops(groups: int, seed: int) -> pd.DataFrame:
@@ -152,44 +187,85 @@ def peak_mib() -> float:
 
 
 def files_measured(groups: int, run: Path) -> dict[str, Any]:
+    """Write files of so many groups and predict them, each in a process of its own."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_files(folder, groups)
+        _child("--write", str(groups), "--files", name)
         size = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
-        command = [sys.executable, __file__, "--files", str(folder), "--run", str(run)]
-        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    found = json.loads(printed)
+        found = json.loads(_child("--files", name, "--run", str(run)))
     return {"groups": groups, "input_mib": size, **found, "groups_per_second": groups / found["seconds"]}
+
+
+def _child(*options: str) -> str:
+    """The output of this script with other options, in a session of its own."""
+    command = [sys.executable, __file__, *options]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, start_new_session=True).stdout
+
+
+def page(record: Mapping[str, Any]) -> str:
+    """The page of results."""
+    methods = [
+        (
+            f"`{row['method']}`",
+            f"{row['groups_per_second']:,.0f}",
+            f"{row['loop_groups_per_second']:,.0f}",
+            f"{row['times_the_loop']:.0f}",
+        )
+        for row in record["methods"]
+    ]
+    files = [
+        (
+            f"{row['groups']:,}",
+            f"{row['input_mib']:,.0f} MiB",
+            f"{row['seconds']:.1f} s",
+            f"{row['mib_at_most']:.0f} MiB",
+        )
+        for row in record["files"]
+    ]
+    alone = record["gaussian_process_per_group"]
+    values = {
+        "methods": markdown_table(("method", "together", "a loop", "times faster"), methods),
+        "files": markdown_table(("groups", "both files", "time", "memory"), files),
+        "difference": max(row["largest_difference"] for row in record["methods"]),
+        "alone": alone["groups_per_second"],
+        "alone_sample": alone["sample"],
+        "alone_seconds": alone["extrapolated_seconds"],
+        "before": record["files"][0]["mib_before"],
+        "sklearn": alone["version"],
+    }
+    return PAGE.format(**{**record, **values})
 
 
 def main() -> None:
     """Print one line per method and per size of files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--files", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--run", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    if options.write:
+        write_files(options.files, options.write)
+        return
     if options.files:
         predict_files(options.files, options.run)
         return
     began, (known, new) = time.perf_counter(), divided(shops(GROUPS, 2))
-    rows = []
-    for method, training in METHODS.items():
-        rows.append(measured(method, known, new, training))
-        print(
-            {name: round(value, 4) if isinstance(value, float) else value for name, value in rows[-1].items()},
-            flush=True,
-        )
-    alone = per_group(known, new)
-    print(alone, flush=True)
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(1) as beside:
         run = Path(name) / "run"
         learner_of("ridge").save(run)
+        of_files = beside.map(lambda groups: files_measured(groups, run), FILES)  # processes, which take no time here
+        rows = []
+        for method, training in METHODS.items():
+            rows.append(measured(method, known, new, training))
+            print(rows[-1], flush=True)
+        alone = per_group(known, new)
+        print(alone, flush=True)
         files = []
-        for groups in FILES:
-            files.append(files_measured(groups, run))
-            print(files[-1], flush=True)
+        for found in of_files:
+            files.append(found)
+            print(found, flush=True)
     facts = {"device": device_name(torch.device("cpu")), "version": fewsure.__version__, "torch": torch.__version__}
     sizes = {"groups": GROUPS, "known": KNOWN, "new": NEW, "columns": COLUMNS, "sample": SAMPLE}
     record = facts | {"threads": 1, "seed": 2, "seconds": time.perf_counter() - began} | sizes

@@ -14,6 +14,7 @@ from fewsure import FewsureError, Images, Learner, load
 from fewsure.cli.main import main
 from fewsure.data.io import feature_cache
 from fewsure.data.io.feature_files import load_features
+from fewsure.data.own import image_features
 from fewsure.data.own.image_features import ImageFeatures
 from fewsure.networks import pretrained
 from fewsure.networks.pretrained import Pretrained, Standardise, load_pretrained, trust, without_last_layer
@@ -240,6 +241,7 @@ def test_a_run_folder_imports_nothing_that_its_user_has_not_named(
     )
     new = tmp_path / "new.png"
     Image.new("RGB", (30, 30), "blue").save(new)
+    image_features._network.cache_clear()  # as in another process
     monkeypatch.setattr(pretrained, "_trusted", set())
     monkeypatch.delenv(pretrained.TRUST, raising=False)
     learner = load(tmp_path / "run", device="cpu")

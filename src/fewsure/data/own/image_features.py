@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Self
 
@@ -68,7 +68,7 @@ class ImageFeatures(MayFixClasses, FeatureSet):
     def prepared(self) -> Self:
         if not self.backbone:
             raise FewsureError(f"expected `backbone` to be {FORMS}, but got none")
-        found = replace(super().prepared(), digest=load_pretrained(self.backbone, self.weights).digest)
+        found = replace(super().prepared(), digest=_loaded(self.backbone, self.weights).digest)
         return replace(found, shot=possible_shots(found)).with_class_names()
 
     def class_pool(self, split: Split) -> Pool:
@@ -114,16 +114,23 @@ def _names(found: Sequence[Found]) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
 def _extracted(
     files: Sequence[Path], backbone: str, weights: str | None, digest: str, *, unreadable: float
 ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-    load = cache(partial(_loaded, backbone, weights, digest))
+    load = partial(_loaded, backbone, weights, digest)
     sources = [Source(file.read_bytes, partial(opened, where=str(file))) for file in files]
     return cached_features(sources, digest or load().digest, load, unreadable=unreadable)
 
 
-def _loaded(backbone: str, weights: str | None, digest: str) -> Pretrained:
+def _loaded(backbone: str, weights: str | None, digest: str = "") -> Pretrained:
     """The network that training has seen; any where that is not known yet."""
-    network = load_pretrained(backbone, weights)
+    changed = Path(weights).stat().st_mtime_ns if weights and Path(weights).is_file() else 0
+    network = _network(backbone, weights, changed)
     if digest not in ("", network.digest):
         raise FewsureError(
             f"{backbone} has other weights or another preprocessing than in training; give those, or train anew"
         )
     return network
+
+
+@lru_cache(maxsize=1)
+def _network(backbone: str, weights: str | None, changed: int) -> Pretrained:
+    """The last network that was asked for stays in memory, until its file has changed."""
+    return load_pretrained(backbone, weights)
