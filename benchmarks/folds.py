@@ -6,7 +6,7 @@ r"""Which method is first on few groups? Every group of three real tables is pre
 It is `fewsure crossval auto` on School, Parkinson and births, with the roles that `own_tables.py` gives to columns:
 
     fewsure crossval auto --data table --file school.csv --task-column school --target score \
-        --shot 8 --budget 1m --methods mean ridge mixed gp boosting tnp --out runs/school
+        --shot 8 --budget 30s --methods mean ridge mixed gp boosting tnp --out runs/school
 
 In each fold `auto` trains within its budget, and validation groups of the other folds select a method. Baselines are
 fitted on the same folds and scored on the same tasks. Scores are means over all groups; ± is a 95 % interval over them.
@@ -17,15 +17,18 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.stats import rankdata
 
 import fewsure
 from fewsure.core.devices import device_name
 from fewsure.core.files import write_atomically
+from fewsure.report.tables import interval, markdown_table
 from fewsure.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,9 +36,9 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from own_tables import PROBLEMS, SEED, read_groups, write_csv  # noqa: E402
 
 RESULTS = ROOT / "results" / "folds.json"
-TABLES = ("school", "parkinson", "births")
+TABLES = ("births", "parkinson", "school")
 FOLDS, TASKS = 5, 1000
-BUDGET = "1m"
+BUDGET = "30s"
 METHODS = ("mean", "ridge", "mixed", "gp", "boosting", "tnp")
 SCORES = ("nll", "mae", "crps", "coverage_90", "width_90")
 
@@ -79,15 +82,22 @@ def measure(table: str, budget: str) -> dict[str, Any]:
     }
 
 
-def ranks(record: Sequence[dict[str, Any]], score: str = "nll") -> dict[str, float]:
-    """The mean rank of each method over tables, 1 for the lowest; the best first."""
-    places: dict[str, list[int]] = {}
-    for row in record:
-        ordered = sorted(row["methods"], key=lambda name: row["methods"][name][score]["mean"])
-        for place, name in enumerate(ordered, start=1):
-            places.setdefault(name, []).append(place)
-    means = {name: sum(found) / len(found) for name, found in places.items()}
+def ranks(record: Sequence[Mapping[str, Any]], score: str = "nll") -> dict[str, float]:
+    """The mean rank over tables of each method that all of them have, 1 for the lowest; the best first."""
+    names = [name for name in record[0]["methods"] if all(name in row["methods"] for row in record)]
+    places = [rankdata([row["methods"][name][score]["mean"] for name in names]) for row in record]
+    means = dict(zip(names, np.mean(places, 0).tolist(), strict=True))
     return dict(sorted(means.items(), key=lambda entry: entry[1]))
+
+
+def table(record: Sequence[Mapping[str, Any]]) -> str:
+    """The NLL of each method over all groups of each table, and its mean rank."""
+    headers = ("method", *(f"{PROBLEMS[row['table']].title.split(':')[0]}, {row['groups']} groups" for row in record))
+    lines = [
+        (f"`{name}`", *(interval(row["methods"][name]["nll"], 3) for row in record), f"{place:.3g}")
+        for name, place in ranks(record).items()
+    ]
+    return markdown_table((*headers, "mean rank"), lines)
 
 
 def main() -> None:

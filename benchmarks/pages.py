@@ -26,6 +26,7 @@ from fewsure.reproduce.run import results_figure
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import closed_form_cost  # noqa: E402 (these are beside this file)
+import folds  # noqa: E402
 import in_context  # noqa: E402
 import intervals  # noqa: E402
 import latent_bounds  # noqa: E402
@@ -34,6 +35,8 @@ import omniglot_cpu  # noqa: E402
 import omniglot_latent  # noqa: E402
 import own_tables  # noqa: E402
 import task_cost  # noqa: E402
+import unseen_groups  # noqa: E402
+import vital_signs  # noqa: E402
 from collapse import functions_figure, spread_figure, spread_table  # noqa: E402
 
 RESULTS, README, COLLAPSE = ROOT / "results", ROOT / "README.md", ROOT / "docs" / "collapse.md"
@@ -216,6 +219,26 @@ def filled_molecules(text: str) -> str:
     return _filled(text, {"top": f"\n{top_table(_rows('fs-mol'))}\n"})
 
 
+def filled_patients(text: str) -> str:
+    """The page for those who have patients, with its tables."""
+    record = _read("patients")
+    return _filled(text, {name: f"\n{vital_signs.table(record, name)}\n" for name in vital_signs.SIGNS})
+
+
+def filled_schools(text: str) -> str:
+    """The page for those who have schools, with its tables."""
+    parts = {"folds": folds.table(_read("folds")), "coverage": unseen_groups.table(_read("coverage"))}
+    return _filled(text, {name: f"\n{part}\n" for name, part in parts.items()})
+
+
+PROBLEMS = {
+    MOLECULES: filled_molecules,
+    ROOT / "docs" / "how-to" / "patients.md": filled_patients,
+    ROOT / "docs" / "how-to" / "schools.md": filled_schools,
+}
+"""Pages for those who have a problem."""
+
+
 def _filled(text: str, parts: Mapping[str, str]) -> str:
     for name, part in parts.items():
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
@@ -246,6 +269,8 @@ def write(out: Path | None = None) -> None:
         "collapse-functions": functions_figure(_read("collapse")),
         "fs-mol": assays_figure(_rows("fs-mol")),
         "omniglot-latent": omniglot_latent.frontier_figure(_read("omniglot-latent")),
+        "patients": vital_signs.figure(_read("patients")),
+        "coverage": unseen_groups.figure(_read("coverage")),
     }
     for name, figure in figures.items():
         write_atomically(folder / "figures" / f"{name}.png", figure_png(figure))
@@ -256,8 +281,8 @@ def write(out: Path | None = None) -> None:
     write_atomically(folder / "fs-mol.md", assays_page(_rows("fs-mol")))
     bench_page([_read("bench-h200")], folder / "speed.md")
     if out is None:
-        pages = ((README, filled), (COLLAPSE, filled_collapse), (LATENT, filled_latent), (MOLECULES, filled_molecules))
-        for path, fill in (*pages, (CLOSED_FORMS, filled_closed_forms)):
+        pages = ((README, filled), (COLLAPSE, filled_collapse), (LATENT, filled_latent))
+        for path, fill in (*pages, (CLOSED_FORMS, filled_closed_forms), *PROBLEMS.items()):
             write_atomically(path, fill(path.read_text(encoding="utf-8")))
 
 

@@ -126,7 +126,7 @@ def test_the_librarys_models_have_the_scores_of_other_libraries_on_real_tables(t
 
 
 def test_patients_are_asked_between_their_readings_or_ahead_of_them() -> None:
-    script = benchmark("patients")
+    script = benchmark("vital_signs")
     hours = np.array([0.0, 1.0, 1.5, 9.0, 10.0, 15.0, 16.5])
     for seed in range(30):
         random = np.random.default_rng(seed)
@@ -143,7 +143,7 @@ def test_patients_are_asked_between_their_readings_or_ahead_of_them() -> None:
 
 
 def test_a_carried_value_is_the_last_one_with_the_spread_of_readings_so_far_apart() -> None:
-    script = benchmark("patients")
+    script = benchmark("vital_signs")
     hours = np.array([[0.0], [3.0], [20.0]])
     readings = {"a": (hours, np.array([1.0, 3.0, 10.0])), "b": (hours, np.array([5.0, 6.0, 6.0]))}
     found = script["carried"](readings)(hours[:2], np.array([50.0, 60.0]), np.array([[2.5], [19.0]]), np.zeros(2))
@@ -154,7 +154,7 @@ def test_a_carried_value_is_the_last_one_with_the_spread_of_readings_so_far_apar
 
 
 def test_coverage_is_counted_over_groups_and_averaged_over_splits() -> None:
-    script = benchmark("coverage")
+    script = benchmark("unseen_groups")
     groups = {str(number): (np.zeros((12, 1)), np.full(12, float(number))) for number in range(4)}
 
     def predict(known: tuple[np.ndarray, np.ndarray], x: np.ndarray) -> dict[str, Any]:

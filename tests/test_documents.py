@@ -73,6 +73,8 @@ def test_results_are_of_the_best_trials_and_of_the_test_tasks_that_the_command_d
         ("methods/simpa-latent.md", "filled_latent"),
         ("methods/closed-form.md", "filled_closed_forms"),
         ("how-to/molecules.md", "filled_molecules"),
+        ("how-to/patients.md", "filled_patients"),
+        ("how-to/schools.md", "filled_schools"),
     ],
 )
 def test_a_page_with_more_than_results_has_the_tables_that_make_results_writes(

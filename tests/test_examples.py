@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fewsure.core.places import data_root
 from fewsure.data.pools import SPLITS
 
 from .data_files import WrittenAssays
@@ -17,7 +18,14 @@ SAYS = {
     "groups_dask.py": "200 rows of 50 shops, as without Dask.",
     "groups_spark.py": "200 rows of 50 shops, as without Spark.",
     "molecules.py": "the tenth to measure first:",
+    "patients.py": "six hours ahead of 5 readings:",
+    "schools.py": "schools, each predicted by a learner of others:",
 }
+ASKED = {"patients.py": ["--patients", "60", "--updates", "2"], "schools.py": []}
+"""Options of an example, where it needs others."""
+DATA = data_root()
+READS = {"patients.py": "tables/physionet-2012.csv.gz", "schools.py": "tables/school.csv.gz"}
+"""A file of the data root."""
 NEEDS = {"groups_dask.py": "dask", "groups_spark.py": "pyspark"}
 
 
@@ -33,12 +41,16 @@ def test_an_example_runs(
 ) -> None:
     if name in NEEDS:
         pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed")
+    if name in READS:
+        if not (DATA / READS[name]).is_file():
+            pytest.skip(f"{READS[name]} is not below the data root ($FEWSURE_DATA)")
+        monkeypatch.setenv("FEWSURE_DATA", str(DATA))
     out = str(tmp_path / "out")
     if name == "molecules.py":
         (own_data / "fs-mol").mkdir()
         for split in SPLITS:
             WrittenAssays(split).arrays(own_data / "fs-mol", split)
-    monkeypatch.setattr("sys.argv", [name, "--updates", "2", "--out", out])
+    monkeypatch.setattr("sys.argv", [name, *ASKED.get(name, ["--updates", "2"]), "--out", out])
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     printed = capsys.readouterr().out
     assert SAYS[name] in printed

@@ -140,7 +140,8 @@ def _trained(folder: Path, plan: Plan, fold: Fold, device: torch.device) -> Run:
     if plan.budget is not None:
         return select(folder, experiments, device, budget=plan.budget, resume=True)[0]
     (experiment,) = experiments.values()
-    run = start_run(folder, experiment, resume=True)
+    with silenced(fold[0] > 0):  # doubts about the data are said once
+        run = start_run(folder, experiment, resume=True)
     train_run(run, device)
     return run
 

@@ -1,8 +1,8 @@
 """Do 90 % intervals hold 90 % of what new groups have? Over random splits of the groups of four real tables.
 
-    .venv/bin/python benchmarks/coverage.py                  # adds what is missing to results/coverage.json
-    .venv/bin/python benchmarks/coverage.py --tables school --again
-    make results                                             # the tables on the pages, from the JSON
+    .venv/bin/python benchmarks/unseen_groups.py                  # adds what is missing to results/coverage.json
+    .venv/bin/python benchmarks/unseen_groups.py --tables school --methods gp --again
+    make results                                                  # the tables on the pages, from the JSON
 
 Each split shuffles the groups of a table of `own_tables.py` anew: a fifth are new, three tenths calibrate, two
 validate, and the rest are learned from. Known rows of a new group are drawn at random, and all its others predicted.
@@ -10,7 +10,8 @@ validate, and the rest are learned from. Known rows of a new group are drawn at 
 | intervals | come from | promise |
 |---|---|---|
 | own | the 5 % and the 95 % quantile of the predicted density | none |
-| conformal | `learner.certify()` on the calibration groups, then `predict(x, coverage=0.9)` | at least 90 % |
+| conformal | `learner.certify()` on the K calibration groups, then `predict(x, coverage=0.9)` | at least 90 % |
+| about | the same with `coverage=0.9 * K / (K + 1)`, as if no group could be stranger than all K | at least so much |
 
 MAPIE's conformal intervals around gradient boosting are for rows, and know nothing of groups. They too have the
 calibration groups. Coverage and width are means over new groups, then over splits; ± is one standard error over splits.
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -31,10 +32,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 import fewsure
 from fewsure.core.devices import device_name
 from fewsure.core.files import write_atomically
+from fewsure.report.drawing import QUIET, WIDTH, tidy
+from fewsure.report.styles import BLUE, GREEN, ORANGE
+from fewsure.report.tables import ABSENT, markdown_table
 from fewsure.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,12 +73,14 @@ def of_library(name: str) -> Callable[[Splits], Predict]:
         )
         learner = fewsure.Learner(name, data, device="cpu")
         learner.train(quiet=True)
-        learner.certify(quiet=True)
+        groups = learner.certify(quiet=True)["conformal"]["tasks"]
+        asked = {"conformal": COVERAGE, "about": COVERAGE * groups / (groups + 1)}
 
         def predict(known: Rows, x: Array) -> dict[str, Intervals]:
-            p = learner.adapt(*known).predict(x, coverage=COVERAGE)
-            low, high = ((1 + sign * COVERAGE) / 2 for sign in (-1, 1))
-            return {"own": (p.quantile(low), p.quantile(high)), "conformal": (p.lower, p.upper)}
+            adapted = learner.adapt(*known)
+            found = {kind: adapted.predict(x, coverage=coverage) for kind, coverage in asked.items()}
+            low, high = (found["about"].quantile((1 + sign * COVERAGE) / 2) for sign in (-1, 1))
+            return {"own": (low, high)} | {kind: (p.lower, p.upper) for kind, p in found.items()}
 
         return predict
 
@@ -152,49 +160,97 @@ def summary(found: Sequence[dict[str, dict[str, Any]]], name: str) -> dict[str, 
 
 
 def run(results: Path, tables: Sequence[str], names: Sequence[str], splits: int, *, again: bool) -> None:
-    """Measure the tables that are missing, and keep each as soon as it is done."""
+    """Measure the methods that are missing on each table, and keep a table's as soon as they are done."""
     for table in tables:
-        rows = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else []
-        others = [row for row in rows if row["table"] != table]
-        if len(others) < len(rows) and not again:
+        there = {row["method"] for row in _read(results) if row["table"] == table}
+        wanted = [name for name in names if again or name not in there]
+        if not wanted:
             continue
         began, problem = time.process_time(), PROBLEMS[table]
         problem = replace(problem, query=problem.least - problem.known)
         _, groups = read_groups(problem)
         found = []
         for split in range(splits):
-            found.append(measure(problem, groups, split, names))
+            found.append(measure(problem, groups, split, wanted))
             print(table, split, {name: one["conformal"] for name, one in found[-1].items()}, flush=True)
-        sizes = {part: len(some) for part, some in parts(groups, 0).items()}
-        for name in names:
-            others.append(
-                {
-                    "table": table,
-                    "method": name,
-                    "known": problem.known,
-                    "splits": splits,
-                    "groups": sizes,
-                    **summary(found, name),
-                    "seconds": round(time.process_time() - began, 1),
-                    "seeds": [0, splits - 1],
-                    "version": __version__,
-                    "mapie": version("mapie"),
-                    "device": device_name(torch.device("cpu")),
-                }
-            )
-        write_atomically(results, "[\n" + ",\n".join(json.dumps(one) for one in others) + "\n]\n")
+        facts = {
+            "known": problem.known,
+            "splits": splits,
+            "groups": {part: len(some) for part, some in parts(groups, 0).items()},
+            "seconds": round(time.process_time() - began, 1),  # of the whole table
+            "seed": 0,  # of the first split; the others follow
+            "version": __version__,
+            "mapie": version("mapie"),
+            "device": device_name(torch.device("cpu")),
+        }
+        kept = [row for row in _read(results) if row["table"] != table or row["method"] not in wanted]
+        kept += [{"table": table, "method": name, **summary(found, name), **facts} for name in wanted]
+        order = [(table, name) for table in PROBLEMS for name in METHODS]
+        kept.sort(key=lambda row: order.index((row["table"], row["method"])))
+        write_atomically(results, "[\n" + ",\n".join(json.dumps(one) for one in kept) + "\n]\n")
+
+
+def _read(results: Path) -> list[dict[str, Any]]:
+    return json.loads(results.read_text(encoding="utf-8")) if results.is_file() else []
+
+
+KINDS = {"own": "its own density", "conformal": "certified, at least 90 %", "about": "certified, about 90 %"}
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Coverage ± two standard errors over splits, and the mean width, of each kind of interval."""
+    headers = ["table", "method", *(part for kind in KINDS.values() for part in (kind, "width"))]
+    lines = []
+    for row in rows:
+        cells = [PROBLEMS[row["table"]].title.split(":")[0], row["method"]]
+        for kind in KINDS:
+            found = row.get(kind)
+            cells += [_share(found["coverage"]), f"{found['width']['mean']:.3g}"] if found else [ABSENT, ABSENT]
+        lines.append(cells)
+    return markdown_table(headers, lines)
+
+
+def _share(found: Mapping[str, float]) -> str:
+    """With two standard errors."""
+    return f"{found['mean']:.3f} ± {2 * found['error']:.3f}"
+
+
+COLOURS = {"gp": BLUE, "mixed": GREEN, "ridge": ORANGE, "MAPIE on gradient boosting": QUIET}
+SHAPES = {"own": "o", "conformal": "s", "about": "D"}
+
+
+def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Coverage and width of each kind of interval, in a panel for each table."""
+    tables = list(dict.fromkeys(row["table"] for row in rows))
+    drawn = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+    for axes, name in zip(drawn.subplots(1, len(tables), squeeze=False)[0], tables, strict=True):
+        for row in (row for row in rows if row["table"] == name):
+            for kind in (kind for kind in KINDS if kind in row):
+                share, width = row[kind]["coverage"], row[kind]["width"]["mean"]
+                style = {"color": COLOURS[row["method"]], "fmt": SHAPES[kind], "capsize": 2}
+                axes.errorbar(share["mean"], width, xerr=2 * share["error"], **style)
+        axes.axvline(COVERAGE, color=QUIET, linewidth=1, linestyle="--")
+        problem = PROBLEMS[name]
+        axes.set(yscale="log", xlabel="coverage on new groups", title=problem.title.split(":")[0])
+        axes.set_ylabel(f"width, {problem.unit}")
+        tidy(axes)
+    handles = [Line2D([], [], color=colour, linewidth=3, label=name) for name, colour in COLOURS.items()]
+    handles += [Line2D([], [], color=QUIET, marker=SHAPES[kind], linestyle="", label=KINDS[kind]) for kind in KINDS]
+    drawn.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize="small")
+    return drawn
 
 
 def main() -> None:
     """Measure what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", nargs="+", choices=list(PROBLEMS), default=list(PROBLEMS))
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--splits", type=int, default=SPLITS)
-    parser.add_argument("--again", action="store_true", help="measure tables anew that are there")
+    parser.add_argument("--again", action="store_true", help="measure methods anew that are there")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    run(options.results, options.tables, list(METHODS), options.splits, again=options.again)
+    run(options.results, options.tables, options.methods, options.splits, again=options.again)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Vital signs in intensive care: from a few readings of a new patient, predict the others.
 
-    .venv/bin/python benchmarks/patients.py                       # adds what is missing to results/patients.json
-    .venv/bin/python benchmarks/patients.py --signs pressure --methods gp tnp --again
+    .venv/bin/python benchmarks/vital_signs.py                       # adds what is missing to results/patients.json
+    .venv/bin/python benchmarks/vital_signs.py --signs pressure --methods gp tnp --again
     make results                                                  # the tables and the figure from the JSON
 
 | sign | column of PhysioNet 2012 | readings that a patient must have |
@@ -34,12 +34,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from scipy.stats import norm
 
 import fewsure
 from fewsure.core.devices import device_name
 from fewsure.core.files import write_atomically
 from fewsure.evaluation.metrics.summary import mean_over_tasks
+from fewsure.report.drawing import QUIET, WIDTH, plain, tidy
+from fewsure.report.styles import BLUE, VERMILLION
+from fewsure.report.tables import ABSENT, interval, markdown_table
 from fewsure.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -266,9 +270,10 @@ def measure(name: str, method: str, runs: Path | None) -> dict[str, Any]:
     problem = SIGNS[name]
     inputs, groups = read_groups(problem)
     splits = split_groups(problem, groups)
-    folder = None if runs is None else runs / f"{name}-{method}"
     with tempfile.TemporaryDirectory() as temporary:
-        file = Path(temporary) / "table.csv"
+        folder = None if runs is None else runs / f"{name}-{method}"
+        file = (runs or Path(temporary)) / f"{name}.csv"
+        file.parent.mkdir(parents=True, exist_ok=True)
         write_csv(file, inputs, {split: _sorted(part) for split, part in splits.items()})
         began = time.process_time()
         if method == LAST:
@@ -312,6 +317,71 @@ def run(results: Path, signs: Sequence[str], methods: Sequence[str], runs: Path 
                 print(name, method, *(f"{found[key]}" for key in ("question", "known")), end="  ")
                 print(*(f"{key} {found[key]['mean']:.3f}" for key in SCORES), flush=True)
             write_atomically(results, "[\n" + ",\n".join(json.dumps(one) for one in [*others, row]) + "\n]\n")
+
+
+# The page
+
+
+def table(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    """The scores of all methods on a sign, from five readings; differences are paired over patients."""
+    of_sign = {row["method"]: row for row in rows if row["sign"] == name}
+    headers = ("asked", "method", "MAE", "NLL", "NLL less GP's", "CRPS", "in 90 %", "width")
+    lines = []
+    for question in QUESTIONS:
+        gp = torch.tensor(_scores(of_sign["gp"], question, TOLD)["nll_of_each"])
+        for method in (method for method in METHODS if method in of_sign):
+            found = _scores(of_sign[method], question, TOLD)
+            less = mean_over_tasks(torch.tensor(found["nll_of_each"]) - gp)
+            line = [question, method if method == LAST else f"`{method}`"]
+            line += [interval(found["mae"], 2), interval(found["nll"], 3)]
+            line += [ABSENT if method == "gp" else interval(less, 3)]
+            line += [f"{found[key]['mean']:.{digits}f}" for key, digits in (("crps", 2), ("coverage_90", 3))]
+            lines.append([*line, f"{found['width_90']['mean']:.1f}"])
+    return markdown_table(headers, lines)
+
+
+def _scores(row: Mapping[str, Any], question: str, known: int) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = next(
+        one for one in row["scores"] if (one["question"], one["known"]) == (question, known)
+    )
+    return found
+
+
+HOURS = (0.5, 1, 2, 4, 8, 16, 32)
+"""Ticks of the figure."""
+DRAWN = {LAST: QUIET, "gp": BLUE, "tnp": VERMILLION}
+"""Methods of the figure, and their colours."""
+
+
+def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Coverage by the hours since the last reading, and CRPS of forecasts by the number of known readings."""
+    drawn = Figure(figsize=(WIDTH, 6.0), layout="constrained")
+    axes = drawn.subplots(2, len(SIGNS), squeeze=False)
+    for column, (name, problem) in enumerate(SIGNS.items()):
+        upper, lower = axes[:, column]
+        for row in (row for row in rows if row["sign"] == name and row["method"] in DRAWN):
+            style = {"color": DRAWN[row["method"]], "label": plain(row["method"]), "capsize": 2, "fmt": "o-", "ms": 4}
+            bins = [one for one in _scores(row, "between", TOLD)["by_hours"] if one["hours"]]
+            apart = 1 + 0.06 * (list(DRAWN).index(row["method"]) - 1)  # so that no bar hides another
+            middle = [apart * sum(one["hours"]) / 2 for one in bins]
+            upper.errorbar(middle, *_drawn([one["coverage_90"] for one in bins]), **style)
+            forecasts = [_scores(row, "ahead", known)["crps"] for known in KNOWN]
+            lower.errorbar([apart * known for known in KNOWN], *_drawn(forecasts), **style)
+        upper.axhline(0.9, color=QUIET, linewidth=1, linestyle="--")
+        upper.set(xlabel="hours since the last known reading", title=problem.title, ylim=(0.7, 1.005))
+        lower.set(xlabel="known readings", ylabel=f"CRPS, {problem.unit}", ylim=(0, None))
+        for one, ticks in ((upper, HOURS), (lower, KNOWN)):
+            one.set_xscale("log")
+            one.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            one.minorticks_off()
+            tidy(one)
+    axes[0, 0].set_ylabel("coverage of 90 % intervals")
+    axes[1, 0].legend(frameon=False)
+    return drawn
+
+
+def _drawn(means: Sequence[Mapping[str, float]]) -> tuple[list[float], list[float]]:
+    return [one["mean"] for one in means], [one.get("ci95", 0.0) for one in means]
 
 
 def main() -> None:
