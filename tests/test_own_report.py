@@ -71,4 +71,4 @@ def test_intervals_and_baselines_stand_on_the_page_and_the_paper_does_not(folder
     assert "MAML is worse than the best baseline" in page
     assert f"intervals hold {result['coverage_90']['mean']:.0%} of the values" in page
     assert "Training sees targets at a spread of 1." in page
-    assert "Intervals: over 6 groups (person)" in page
+    assert "Intervals: over 9 groups (person)" in page
