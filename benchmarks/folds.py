@@ -34,6 +34,7 @@ from fewsure.version import __version__
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from own_tables import PROBLEMS, SEED, read_groups, write_csv  # noqa: E402
+from unseen_groups import short  # noqa: E402
 
 RESULTS = ROOT / "results" / "folds.json"
 TABLES = ("births", "parkinson", "school")
@@ -92,7 +93,7 @@ def ranks(record: Sequence[Mapping[str, Any]], score: str = "nll") -> dict[str, 
 
 def table(record: Sequence[Mapping[str, Any]]) -> str:
     """The NLL of each method over all groups of each table, and its mean rank."""
-    headers = ("method", *(f"{PROBLEMS[row['table']].title.split(':')[0]}, {row['groups']} groups" for row in record))
+    headers = ("method", *(f"{short(PROBLEMS[row['table']])}, {row['groups']} groups" for row in record))
     lines = [
         (f"`{name}`", *(interval(row["methods"][name]["nll"], 3) for row in record), f"{place:.3g}")
         for name, place in ranks(record).items()

@@ -19,6 +19,7 @@ calibration groups. Coverage and width are means over new groups, then over spli
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 import time
@@ -202,12 +203,17 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     headers = ["table", "method", *(part for kind in KINDS.values() for part in (kind, "width"))]
     lines = []
     for row in rows:
-        cells = [PROBLEMS[row["table"]].title.split(":")[0], row["method"]]
+        cells = [short(PROBLEMS[row["table"]]), row["method"]]
         for kind in KINDS:
             found = row.get(kind)
             cells += [_share(found["coverage"]), f"{found['width']['mean']:.3g}"] if found else [ABSENT, ABSENT]
         lines.append(cells)
     return markdown_table(headers, lines)
+
+
+def short(problem: Problem) -> str:
+    """The first words of a table's title."""
+    return re.split("[:,]", problem.title)[0]
 
 
 def _share(found: Mapping[str, float]) -> str:
@@ -231,7 +237,7 @@ def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
                 axes.errorbar(share["mean"], width, xerr=2 * share["error"], **style)
         axes.axvline(COVERAGE, color=QUIET, linewidth=1, linestyle="--")
         problem = PROBLEMS[name]
-        axes.set(yscale="log", xlabel="coverage on new groups", title=problem.title.split(":")[0])
+        axes.set(yscale="log", xlabel="coverage on new groups", title=short(problem))
         axes.set_ylabel(f"width, {problem.unit}")
         tidy(axes)
     handles = [Line2D([], [], color=colour, linewidth=3, label=name) for name, colour in COLOURS.items()]
