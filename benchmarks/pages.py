@@ -34,6 +34,7 @@ import omniglot_bound  # noqa: E402
 import omniglot_cpu  # noqa: E402
 import omniglot_latent  # noqa: E402
 import own_tables  # noqa: E402
+import photographs  # noqa: E402
 import task_cost  # noqa: E402
 import unseen_groups  # noqa: E402
 import vital_signs  # noqa: E402
@@ -275,6 +276,7 @@ def write(out: Path | None = None) -> None:
     for name, figure in figures.items():
         write_atomically(folder / "figures" / f"{name}.png", figure_png(figure))
     of_intervals = intervals.section(_read("intervals"))
+    write_atomically(folder / "photographs.md", photographs.page(_read("photographs")))
     write_atomically(folder / "tables.md", own_tables.page(_read("own-tables"), of_intervals))
     of_classes = omniglot_bound.section(_read("omniglot-bound"))
     write_atomically(folder / "bounds.md", latent_bounds.page(_read("latent-bounds"), of_classes))

@@ -59,7 +59,8 @@ With this page you can see how long a classifier of your own photographs takes, 
 
 ## From a folder to a certified classifier
 
-{way}-way {shot}-shot tasks of the {test} test classes of a part of mini-ImageNet. ± is a 95 % interval over tasks.
+{way}-way {shot}-shot tasks of the {test} test classes of a part of mini-ImageNet. ± is a 95 % interval: in the first
+row over classes, in the others over tasks, which share classes.
 
 {table}
 
@@ -67,7 +68,7 @@ With this page you can see how long a classifier of your own photographs takes, 
 2. **The network was trained on ImageNet, so it has seen the test classes.** The figures show that the way from a folder
    to a classifier works. They say nothing of classes that are new to the network.
 3. `auto` selected `{selected}` by the validation classes.
-4. Certified for more tasks of the test classes, sets with 90 % coverage hold {own_size:.1f} labels of {way}, and the
+4. Certified for more tasks of the test classes, sets with 90 % coverage hold {own_size:.1f} of {way} labels, and the
    error is {own_error:.2f} at most. For tasks of new classes, {new_tasks} independent tasks are too few: the error is
    {new_error:.2f} at most, and sets hold {new_size:.1f} labels.
 5. Extraction in {precision} took {extraction:.0f} s of one core, training and certifying {training:.0f} s.
@@ -149,19 +150,19 @@ def page(record: Mapping[str, Any]) -> str:
     ours = (f"`{record['selected']}`, as `auto` selected", shown(record["accuracy"]), f"{record['ece']:.3f}")
     rows = [ours, *((f"{name}, scikit-learn", shown(score), ABSENT) for name, score in record["others"].items())]
     seconds, own, new = record["training_and_certificate"], *(record["certificates"][unit] for unit in UNITS)
-    return PAGE.format(
-        **record,
-        own_size=own["set_size"],
-        own_error=own["error_at_most"],
-        new_size=new["set_size"],
-        new_error=new["error_at_most"],
-        new_tasks=new["tasks"],
-        test=record["classes"]["test"],
-        table=markdown_table(("classifier", "accuracy", "ECE"), rows),
-        extraction=record["extraction"]["core_seconds"],
-        training=seconds["core_seconds"],
-        wall=seconds["seconds"],
-    )
+    values = {
+        "own_size": own["set_size"],
+        "own_error": own["error_at_most"],
+        "new_size": new["set_size"],
+        "new_error": new["error_at_most"],
+        "new_tasks": new["tasks"],
+        "test": record["classes"]["test"],
+        "table": markdown_table(("classifier", "accuracy", "ECE"), rows),
+        "extraction": record["extraction"]["core_seconds"],
+        "training": seconds["core_seconds"],
+        "wall": seconds["seconds"],
+    }
+    return PAGE.format(**{**record, **values})
 
 
 def _kept(certificate: Mapping[str, Any]) -> dict[str, Any]:
