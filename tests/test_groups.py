@@ -15,6 +15,7 @@ import pytest
 
 from fewsure import FewsureError, Learner, load
 from fewsure.cli.main import main
+from fewsure.data.io.table_files import read_blocks
 from fewsure.learner import group_files, groups
 from fewsure.learner.group_files import GroupFiles
 
@@ -258,6 +259,15 @@ def test_groups_that_cannot_be_predicted_are_named(tmp_path: Path) -> None:
     known.to_csv(tmp_path / "known.csv", index=False)
     command = ["predict", str(tmp_path / "run"), "--support", str(tmp_path / "known.csv"), "--group-column", "shop"]
     assert main([*command, "--query", str(tmp_path / "known.csv")]) == 2  # no --out
+
+
+def test_a_parquet_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
+    path, values = tmp_path / "large.parquet", np.random.default_rng(0).normal(size=200_000)
+    pd.DataFrame(dict.fromkeys("abcd", values)).to_parquet(path, row_group_size=5_000)
+    before = pa.total_allocated_bytes()
+    held = [pa.total_allocated_bytes() - before for _ in read_blocks(path, 5_000)]
+    assert len(held) == 40
+    assert max(held) < path.stat().st_size / 4
 
 
 def alive(text: str) -> list[int]:

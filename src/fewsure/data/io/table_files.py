@@ -202,7 +202,8 @@ def _parquet_blocks(path: Path, size: int) -> Iterator[Columns]:
         needs = f"reading {path} needs pyarrow: run `pip install pyarrow`"
         raise FewsureError(f"{needs}, or save the table as CSV") from error
     try:
-        for batch in parquet.ParquetFile(path).iter_batches(batch_size=min(size, 2**31 - 1)):
+        # Without buffers for what comes later, which would end as the whole file.
+        for batch in parquet.ParquetFile(path, pre_buffer=False).iter_batches(batch_size=min(size, 2**31 - 1)):
             yield arrow_columns(batch, str(path))
     except (ArrowException, OSError) as error:
         raise FewsureError(f"{path} cannot be read as Parquet ({error}); write it again") from error
