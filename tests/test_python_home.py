@@ -105,6 +105,7 @@ def test_the_package_needs_its_core_alone() -> None:
 
 def test_each_extra_has_what_its_modules_import() -> None:
     needed = {
+        "chem": {"rdkit"},
         "export": {"onnx", "onnxscript"},
         "ray": {"ray", "pyarrow"},
         "track": {"tensorboard"},

@@ -197,7 +197,7 @@ def test_a_checkpoint_of_another_experiment_is_refused(tmp_path: Path) -> None:
         ),
         ({"training": {}}, "is missing"),
         ({"network": {"hidden": [5], "colour": 1}}, "unknown option `colour`"),
-        ({"network": {"hidden": 5, "activation": "relu"}}, "a list"),
+        ({"network": {"hidden": 5, "activation": "relu", "active_inputs": None}}, "a list"),
         ({"network": 5}, "a table of options"),
         ({"algorithm": {"name": "mammal"}}, "did you mean 'maml'"),
     ],

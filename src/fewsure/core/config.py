@@ -26,7 +26,7 @@ def to_record(options: Any) -> dict[str, Any]:
 
     >>> from fewsure.networks.mlp import MlpOptions
     >>> to_record(MlpOptions())
-    {'hidden': [40, 40], 'activation': 'relu'}
+    {'hidden': [40, 40], 'activation': 'relu', 'active_inputs': None}
     """
     return {name: _plain(getattr(options, name)) for name in field_types(type(options))}
 
@@ -41,8 +41,8 @@ def from_record(kind: type[Options], values: Mapping[str, Any], *, source: str, 
     """Build a dataclass from plain values, checking every name and type. `partial` leaves defaults for what is absent.
 
     >>> from fewsure.networks.mlp import MlpOptions
-    >>> from_record(MlpOptions, {"hidden": [8], "activation": "silu"}, source="config.json")
-    MlpOptions(hidden=(8,), activation='silu')
+    >>> from_record(MlpOptions, {"hidden": [8], "activation": "silu"}, source="config.json", partial=True)
+    MlpOptions(hidden=(8,), activation='silu', active_inputs=None)
     """
     hints = field_types(kind)
     for name in values:
