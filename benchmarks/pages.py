@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import closed_form_cost  # noqa: E402 (these are beside this file)
 import folds  # noqa: E402
+import groups  # noqa: E402
 import in_context  # noqa: E402
 import intervals  # noqa: E402
 import latent_bounds  # noqa: E402
@@ -276,6 +277,7 @@ def write(out: Path | None = None) -> None:
     for name, figure in figures.items():
         write_atomically(folder / "figures" / f"{name}.png", figure_png(figure))
     of_intervals = intervals.section(_read("intervals"))
+    write_atomically(folder / "groups.md", groups.page(_read("groups")))
     write_atomically(folder / "photographs.md", photographs.page(_read("photographs")))
     write_atomically(folder / "tables.md", own_tables.page(_read("own-tables"), of_intervals))
     of_classes = omniglot_bound.section(_read("omniglot-bound"))
