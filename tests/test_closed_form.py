@@ -12,7 +12,7 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-from fewsure import Learner, Table
+from fewsure import Learner, Table, regression_tasks
 from fewsure.algorithms.boosting import Boosting
 from fewsure.algorithms.gp import Gp
 from fewsure.algorithms.linear import Mean, Mixed, Ridge
@@ -422,3 +422,18 @@ def test_it_is_trained_without_updates_certified_and_kept(name: str, tables: Pat
     assert np.ptp(p.mean) > 0 or name == "mean"
     wider = learner.adapt(x[:2], y[:2]).predict(x[8:])
     assert (wider.function_std > p.function_std).all()
+
+
+def test_pacoh_is_trained_certified_and_kept(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    tasks = [
+        (x := random.normal(size=(14, 1)), x[:, 0] * random.normal() + 0.1 * random.normal(size=14)) for _ in range(80)
+    ]
+    learner = Learner("pacoh", regression_tasks(tasks, shot=4, query=6), particles=2)
+    learner.train(updates=3, quiet=True).certify(quiet=True)
+    x, y = tasks[0]
+    adapted = learner.adapt(x[:4], y[:4])
+    p = adapted.predict(x[4:], coverage=0.5)
+    assert (p.lower < p.upper).all()
+    adapted.save(tmp_path / "task")
+    np.testing.assert_array_equal(learner.load_adapted(tmp_path / "task").predict(x[4:]).mean, p.mean)
