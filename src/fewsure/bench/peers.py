@@ -188,7 +188,7 @@ def _plain_batch(kind: str, method: str) -> Peer:
 
 def _easyfsl(kind: str) -> Peer:
     """Its ProtoNet on the same episodes and the same network."""
-    if not find_spec("torchvision"):  # of which it imports networks that are not used here
+    if "torchvision" not in sys.modules and not find_spec("torchvision"):  # it imports networks that are not used here
         resnet = ModuleType("torchvision.models.resnet")
         vars(resnet).update(BasicBlock=nn.Module, Bottleneck=nn.Module, conv1x1=None, conv3x3=None)
         for name in ("torchvision", "torchvision.models"):
