@@ -11,8 +11,9 @@ import torch
 
 from fewsure.core.replay import Replay
 from fewsure.errors import FewsureError
+from fewsure.pipeline import start_run
 from fewsure.training.engine import Engine
-from fewsure.training.experiment import Experiment
+from fewsure.training.experiment import Experiment, load_preset
 from fewsure.training.loop import train
 from fewsure.training.runs import Run
 from fewsure.training.update import MetaUpdate
@@ -102,10 +103,16 @@ def test_a_training_ends_in_the_same_numbers_recorded_or_not_and_interrupted_or_
     assert_close(trained(tmp_path / "interrupted"), plain, 0)
 
 
-def test_compiling_without_a_compiler_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("data", "says"), [("sine-line", "expected a C\\+\\+ compiler"), ("omniglot", "convolutions")])
+def test_what_cannot_be_compiled_is_refused_before_a_run_begins(
+    data: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(FewsureError, match=r"expected a C\+\+ compiler"):
-        trained(tmp_path / "run", compile=True)
+    experiment = load_preset("recommended", "maml", data)
+    training = dataclasses.replace(experiment.training, compile=True)
+    with pytest.raises(FewsureError, match=says):
+        start_run(tmp_path / "run", dataclasses.replace(experiment, training=training), resume=False)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

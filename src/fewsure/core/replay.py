@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from fewsure.errors import FewsureError
+from fewsure.errors import FewsureError, require
+from fewsure.types import Network
 
 PLAIN_CALLS = 100
 """Calls before one is recorded, which takes a second or two: short trainings do without."""
@@ -89,8 +90,9 @@ class Replay(Generic[Result]):
         return compiled
 
 
-def require_compiler() -> None:
-    """Refuse to compile where there is no C++ compiler."""
+def require_compilable(network: Network) -> None:
+    """Refuse to compile convolutions, and where there is no C++ compiler."""
+    require(network.maps is None, "compile", "off for convolutions, which gain nothing", True)
     if not any(map(shutil.which, ("g++", "clang++", "c++"))):
         raise FewsureError("expected a C++ compiler (g++) for --compile, but found none; install one or leave it out")
 

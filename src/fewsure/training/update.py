@@ -16,10 +16,9 @@ from fewsure.core.cores import keep_freed_memory
 from fewsure.core.cuda_graph import CudaGraph
 from fewsure.core.devices import precision
 from fewsure.core.distributed import task_share, weighted_sum, world_size
-from fewsure.core.replay import PLAIN_CALLS, Replay, require_compiler
+from fewsure.core.replay import PLAIN_CALLS, Replay
 from fewsure.core.vectorise import draw_noise, take
 from fewsure.data import Tasks
-from fewsure.errors import require
 from fewsure.training.engine import Engine, Gradient
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.optimiser import Optimiser
@@ -89,9 +88,6 @@ class MetaUpdate:
         # Messages between processes are not recorded: that has never been tried on a machine with several GPUs.
         self._records = device.type == "cuda" and experiment.training.cuda_graph and world_size() == 1
         self._replays = device.type == "cpu" and not self._engine.loop  # convolutions gain nothing
-        if experiment.training.compile:
-            require(self._replays, "compile", "off for convolutions, and on a GPU", True)
-            require_compiler()
         self._plain_calls = plain_calls
         self._sizes: dict[int, _Size] = {}
         self._noise_spec = cache(partial(algorithm.noise, model))
