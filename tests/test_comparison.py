@@ -8,6 +8,7 @@ import scipy.stats
 
 from fewsure.cli.main import main
 from fewsure.evaluation.compare import compare_runs
+from fewsure.training.experiment import load_preset
 from fewsure.training.runs import Run
 
 from .helpers import write_blobs
@@ -75,3 +76,11 @@ def test_a_run_without_an_evaluation_is_named(runs: list[Path], tmp_path: Path) 
     fresh = Run.create(tmp_path / "fresh", Run.open(runs[0]).experiment)
     with pytest.raises(FewsureError, match="fresh has not been evaluated"):
         compare_runs([Run.open(runs[0]), fresh])
+
+
+@pytest.mark.parametrize("preset", ["quickstart", "recommended"])
+def test_presets_of_sine_line_are_judged_on_the_same_tasks(preset: str) -> None:
+    judged = {
+        load_preset(preset, method, "sine-line").data.query for method in ("simpa-latent", "maml", "tnp", "pacoh")
+    }
+    assert len(judged) == 1

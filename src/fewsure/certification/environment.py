@@ -132,7 +132,7 @@ def _of_rows(experiment: Experiment, unit: Unit, seed: int, device: torch.device
 
 def _described(experiment: Experiment, source: str) -> str:
     data, dependence = experiment.data, _dependence(experiment)
-    return f"{experiment.data_name}, {source}, {data.test_shot}-shot, {data.query_size} query points, {dependence}"
+    return f"{experiment.data_name}, {source}, {data.test_shot}-shot, {data.query} query points, {dependence}"
 
 
 def _dependence(experiment: Experiment) -> str:

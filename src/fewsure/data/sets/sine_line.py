@@ -1,5 +1,6 @@
 """The task distribution of section 5.1: half sinusoids, half lines."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ class SineLine(Regression):
 
     query: int = 50
     """m⁽ᵛ⁾, query points of a task."""
+    train_query: int | None = None
+    """Query points of a training task; `none` for `query`."""
     noise_std: float = 0.3
     """Standard deviation of the noise on y."""
     x_range: tuple[float, float] = (-5.0, 5.0)
@@ -70,15 +73,20 @@ class SineLine(Regression):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(self.query_size >= 1, "train_query", "at least 1 example", self.train_query)
         require(0 <= self.sine_share <= 1, "sine_share", "a probability in [0, 1]", self.sine_share)
         for name in ("x_range", "amplitude", "phase", "slope", "intercept"):
             low, high = getattr(self, name)
             ordered = -math.inf < low <= high < math.inf
             require(ordered, name, "two numbers, the lower one first", (low, high))
 
+    @property
+    def query_size(self) -> int:
+        return self.query if self.train_query is None else self.train_query
+
     def tasks(self, split: Split, device: torch.device) -> "SineLine":
         """The same tasks for every split, which differ by the random streams that they are drawn from."""
-        return self
+        return dataclasses.replace(self, query=self.query_size) if split == "train" else self
 
     def groups(self, device: torch.device, generator: torch.Generator) -> Sequence[Batch]:
         tasks, _ = self.sample(GROUPS, generator)
