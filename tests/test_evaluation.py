@@ -386,7 +386,7 @@ def test_recorded_blocks_equal_eager_ones(kind: str, blobs: Path) -> None:
         meta = {
             part: {name: value.cuda() for name, value in params.items()} for part, params in initial(experiment).items()
         }
-        blocks = UnseenBlocks(experiment, meta, 0, "test")
+        blocks = UnseenBlocks(experiment, meta, 0, "test", 10 * BLOCK + 7)
         found.append(blocks.records(0, 10 * BLOCK + 7, lambda done: None))
         assert blocks._recorded.is_recorded == recorded
     for name, value in found[0].items():

@@ -188,6 +188,10 @@ class Algorithm(Protocol):
         """Draw the initial meta-parameters, if there are any."""
         ...
 
+    def shared_network(self, model: Model) -> Network | None:
+        """The network of all tasks, with the weights `embedding`, that alone sees inputs; None if there is none."""
+        return None
+
     def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
         """Meta-parameters that come from the training examples as a whole, before the first update.
 

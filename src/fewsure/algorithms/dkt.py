@@ -25,7 +25,7 @@ from fewsure.algorithms.parts.class_tasks import fit_to_tasks
 from fewsure.algorithms.parts.kernels import Kernel, covariance, init_kernels, variances
 from fewsure.algorithms.parts.shares import log_shares, shares_init, with_shares
 from fewsure.errors import require, require_known
-from fewsure.types import Algorithm, Batch, Info, Kind, Model, Noise, Parts, Stage, Task
+from fewsure.types import Algorithm, Batch, Info, Kind, Model, Network, Noise, Parts, Stage, Task
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,9 @@ class Dkt(Algorithm):
             kernel["linear.log_std"] -= 0.5 * math.log(width)  # so that functions have a spread of about 1
         noise = {"log_std": torch.tensor(math.log(0.1))}
         return embedding | {"kernel": kernel, "noise": noise} | shares_init(model)
+
+    def shared_network(self, model: Model) -> Network | None:
+        return model.network.embedding if self.learn_features else None
 
     def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
         """The kernel of highest evidence, of tasks of training classes."""

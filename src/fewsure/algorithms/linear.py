@@ -32,7 +32,7 @@ from fewsure.algorithms.parts.group_evidence import (
 from fewsure.core.vectorise import stack_components
 from fewsure.errors import require
 from fewsure.theory.chance import is_gain
-from fewsure.types import Algorithm, Batch, Draw, Info, Kind, Mixture, Model, Noise, Parts, Stage, Task
+from fewsure.types import Algorithm, Batch, Draw, Info, Kind, Mixture, Model, Network, Noise, Parts, Stage, Task
 
 JUDGES, FOLDS, ROWS = 100, 5, 60
 """Groups, drawn at random, that choose between two models by cross-validation, and the rows of each that judge."""
@@ -222,6 +222,9 @@ class Ridge(LinearModel):
         if self.learn_features and model.fixed_classes:
             prior["mean"] = torch.zeros(self.weights(model), model.outputs)
         return embedding | {"prior": prior, "logits": {"log_scale": torch.ones(())}}
+
+    def shared_network(self, model: Model) -> Network | None:
+        return model.network.embedding if self.learn_features and not self.with_inputs else None
 
     def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
         if self.learn_features:

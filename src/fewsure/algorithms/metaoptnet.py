@@ -26,7 +26,7 @@ from torch.nn import functional
 from fewsure.algorithms.parts.class_tasks import fit_to_tasks
 from fewsure.algorithms.parts.linear_gaussian import cholesky
 from fewsure.errors import require
-from fewsure.types import Algorithm, Batch, Info, Kind, Model, Noise, Parts, Stage, Task
+from fewsure.types import Algorithm, Batch, Info, Kind, Model, Network, Noise, Parts, Stage, Task
 
 NEARER, END, SHARE = 0.1, 1e-8, 0.99
 """The factor of the mean of b ∘ z in a step, its value at the end, and the share of the way to the boundary."""
@@ -57,6 +57,9 @@ class MetaOptNet(Algorithm):
         width = network.width if self.learn_features else math.prod(network.inputs)
         machine = {"log_penalty": torch.tensor(-math.log(width)), "log_scale": torch.tensor(math.log(10.0))}
         return embedding | {"machine": machine}
+
+    def shared_network(self, model: Model) -> Network | None:
+        return model.network.embedding if self.learn_features else None
 
     def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
         """The penalty and the scale that solve tasks of training classes best."""

@@ -25,7 +25,7 @@ from fewsure.algorithms.parts.class_tasks import fit_to_tasks
 from fewsure.algorithms.parts.linear_gaussian import add_noise, cholesky
 from fewsure.algorithms.parts.shares import log_shares, shares_init, with_shares
 from fewsure.errors import require
-from fewsure.types import Algorithm, Batch, Info, Kind, Model, Noise, Parts, Stage, Task
+from fewsure.types import Algorithm, Batch, Info, Kind, Model, Network, Noise, Parts, Stage, Task
 
 WIDEST = 4096
 """The most numbers of an input that are whitened."""
@@ -58,6 +58,9 @@ class MetaQda(Algorithm):
         )
         prior = {"log_kappa": torch.tensor(-1.0), "log_delta": torch.tensor(2.0), "log_psi": torch.tensor(2.0)}
         return features | {"prior": prior} | shares_init(model)
+
+    def shared_network(self, model: Model) -> Network | None:
+        return model.network.embedding if self.learn_features else None
 
     def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
         """The centre of training classes, whitening by their common covariance, and the best prior for their tasks."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fewsure.algorithms.parts.shares import log_shares, shares_init, with_shares
 from fewsure.posteriors.prototypes import class_means, prototype_logits
-from fewsure.types import Algorithm, Batch, Info, Kind, Model, Noise, Parts, Stage, Task
+from fewsure.types import Algorithm, Batch, Info, Kind, Model, Network, Noise, Parts, Stage, Task
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,9 @@ class ProtoNet(Algorithm):
 
     def init(self, model: Model, generator: torch.Generator) -> Parts:
         return {"embedding": model.network.embedding.init(generator)} | shares_init(model)
+
+    def shared_network(self, model: Model) -> Network:
+        return model.network.embedding
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
         embedded = model.network.embedding(meta["embedding"], support.x)

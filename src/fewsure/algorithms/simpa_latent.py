@@ -34,7 +34,7 @@ from fewsure.posteriors.decoders import START_LOG_STD, Decoder, HeadDecoder, Net
 from fewsure.posteriors.latent import Latent, WeightGenerator, bounded
 from fewsure.posteriors.prototypes import class_means, prototype_logits
 from fewsure.theory.pac_bayes import theorem_1
-from fewsure.types import Algorithm, Batch, Draw, Info, Mixture, Model, Noise, NoiseSpec, Parts, Stage, Task
+from fewsure.types import Algorithm, Batch, Draw, Info, Mixture, Model, Network, Noise, NoiseSpec, Parts, Stage, Task
 
 ROUNDING = 1e-6
 """The share by which a weight of the KL may leave the range of the training."""
@@ -129,6 +129,9 @@ class SimpaLatent(Algorithm):
         return parts | {
             f"refinement{number}": reader.init(generator, step) for number, reader in enumerate(refinements)
         }
+
+    def shared_network(self, model: Model) -> Network | None:
+        return model.network.with_outputs(self.embedding) if model.kind == "classification" else None
 
     def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
         if not self.mixed_model:

@@ -59,11 +59,22 @@ class Episodes:
         other._members = members[members.sum(1) >= self._way]
         return other
 
+    @property
+    def size(self) -> int:
+        """Examples of a task."""
+        return self._way * (self._shot + self._query)
+
+    def seen_as(self, examples: Tensor) -> Self:
+        """The same tasks of other examples, one in the place of each of the pool's."""
+        other = copy(self)
+        other.pool = self.pool._replace(examples=examples)
+        return other
+
     def sample(self, tasks: int, generator: torch.Generator) -> tuple[Task, Facts]:
         """A meta-batch: support x of shape (T, way · shot, …), query likewise, labels 0 … way − 1 in order.
 
-        The facts are the numbers of a task's `classes` in the pool, (T, way), and its `groups`: its one group, or else
-        its classes.
+        The facts are the numbers of a task's `classes` in the pool, (T, way), its `groups`: its one group, or else
+        its classes, and the `rows` of its examples in the pool (T, way, shot + query).
         """
         groups = torch.randint(len(self._members), (tasks,), generator=generator, device=generator.device)
         return self.sample_of(choose(self._members[groups], self._way, generator), generator)
@@ -73,7 +84,7 @@ class Episodes:
         rows = _rows_of(self.pool, classes, self._most, self._shot + self._query, generator)
         support, query = torch.split(rows, [self._shot, self._query], dim=-1)
         groups = classes if self._group_of is None else self._group_of[classes[:, :1]]
-        facts = {"classes": classes, "groups": groups}
+        facts = {"classes": classes, "groups": groups, "rows": rows}
         return Task(self._batch(support, generator), self._batch(query, generator)), facts
 
     def _batch(self, rows: Tensor, generator: torch.Generator) -> Batch:

@@ -25,6 +25,7 @@ from fewsure.evaluation.evaluate import BLOCK, score_blocks, shared_noise, unsee
 from fewsure.evaluation.metrics.density import around_functions, log_density
 from fewsure.evaluation.metrics.scores import class_probabilities, negative_log_likelihood
 from fewsure.evaluation.scoring.predict import Predict
+from fewsure.evaluation.source import task_source
 from fewsure.evaluation.temperature import Temperature, log_odds
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import FITTED_LIMITS, Fits, Run
@@ -124,9 +125,14 @@ def calibrate(experiment: Experiment, meta: Parts, device: torch.device, *, task
     experiment = dataclasses.replace(experiment, data=data.at_temperature_1)
     shared = shared_noise(experiment, 0, "validation", device)
     count = max(1, min(tasks, POINTS // (data.outputs * data.query)) // BLOCK)
-    blocks = (unseen_block(experiment, index, 0, "validation", device) for index in range(count))
+    source = task_source(experiment, meta, "validation", count * BLOCK)
+    blocks = (unseen_block(experiment, index, 0, "validation", device, source.tasks) for index in range(count))
     with ProgressLine("learning from validation tasks") as line:
-        records = score_blocks(experiment, meta, shared, blocks, _record, lambda done: line.show(done, count * BLOCK))
+
+        def show(done: int) -> None:
+            line.show(done, count * BLOCK)
+
+        records = score_blocks(experiment, meta, shared, blocks, _record, show, source.model)
     outputs, y = records["outputs"].to(device), records["y"].to(device)
     if not bool(outputs.isfinite().all()):
         raise Diverged("adaptation diverged on validation tasks; train anew with a lower --lr or --inner-lr")

@@ -29,11 +29,12 @@ from fewsure.errors import Diverged
 from fewsure.evaluation.metrics.summary import TaskMeans
 from fewsure.evaluation.scoring import scorer
 from fewsure.evaluation.scoring.predict import Predict
+from fewsure.evaluation.source import task_source
 from fewsure.evaluation.temperature import temperature_of
 from fewsure.kernels.fused import fused_kernels
 from fewsure.training.experiment import Experiment
 from fewsure.training.runs import RESULT_FORMAT
-from fewsure.types import Draw, Facts, Mixture, Noise, Parts, Records, Task
+from fewsure.types import Draw, Facts, Mixture, Model, Noise, Parts, Records, Task
 from fewsure.version import __version__
 
 SAMPLES = 32
@@ -74,7 +75,7 @@ def evaluate_in_shards(
     """
     start = time.perf_counter()
     sizes = {first: min(SHARD, tasks - first) for first in range(0, tasks, SHARD)}
-    blocks = UnseenBlocks(experiment, meta, seed, stream)
+    blocks = UnseenBlocks(experiment, meta, seed, stream, tasks)
     earlier, samples, of_posteriors = 0.0, 0, TaskMeans(["kl"])
 
     def shards() -> Iterator[Records]:
@@ -178,13 +179,14 @@ def _code_checksum() -> str:
 class UnseenBlocks:
     """Scores the blocks of a split, each of which is drawn, adapted to and predicted on the device."""
 
-    def __init__(self, experiment: Experiment, meta: Parts, seed: int, stream: Split) -> None:
+    def __init__(self, experiment: Experiment, meta: Parts, seed: int, stream: Split, tasks: int) -> None:
+        """`tasks` are planned in all."""
         self._experiment = experiment
         self._device = device_of(meta)
         self._seed, self._stream = seed, stream
-        self._tasks = experiment.data.tasks(stream, self._device)
+        self._source = task_source(experiment, meta, stream, tasks)
         shared = shared_noise(experiment, seed, stream, self._device)
-        self._every_task = _every_task(experiment, meta, shared, scorer(experiment).score)
+        self._every_task = _every_task(experiment, self._source.model, meta, shared, scorer(experiment).score)
         self._generator = torch.Generator(self._device)
         on_gpu = self._device.type == "cuda"
         records = on_gpu and experiment.training.cuda_graph and world_size() == 1
@@ -210,7 +212,7 @@ class UnseenBlocks:
         drawn = tasks if self._device.type == "cpu" else BLOCK  # a GPU has one recording, for whole blocks
 
         def work() -> dict[str, Tensor]:
-            block = _draw_block(self._experiment, self._tasks, self._generator)
+            block = _draw_block(self._experiment, self._source.tasks, self._generator)
             return self._every_task(take(block, slice(0, drawn)))
 
         return {name: value[:tasks].clone() for name, value in self._recorded(work).items()}
@@ -223,13 +225,15 @@ def score_blocks(
     blocks: Iterable["UnseenBlock"],
     score: Score,
     progress: Callable[[int], None],
+    model: Model | None = None,
 ) -> dict[str, Tensor]:
     """The records that `score` makes of each task of the blocks, the number of `samples` and a `fingerprint`.
 
-    `shared` is what all tasks share (θ); `progress` hears how many are done. Processes that `torchrun` has started
+    `shared` is what all tasks share (θ); `progress` hears how many are done. `model` sees the inputs of the blocks, by
+    default the experiment's. Processes that `torchrun` has started
     score a block each in turn, and all have the whole result.
     """
-    every_task = _every_task(experiment, meta, shared, score)
+    every_task = _every_task(experiment, model or experiment.model, meta, shared, score)
 
     def records_of(block: UnseenBlock) -> dict[str, Tensor]:
         return {name: value.cpu() for name, value in every_task(block).items()}
@@ -246,11 +250,10 @@ def as_evaluated(experiment: Experiment) -> Iterator[None]:
 
 
 def _every_task(
-    experiment: Experiment, meta: Parts, shared: Noise, score: Score
+    experiment: Experiment, model: Model, meta: Parts, shared: Noise, score: Score
 ) -> Callable[["UnseenBlock"], dict[str, Tensor]]:
     """Makes the records of a block, with a leading task dimension."""
-    algorithm, model = experiment.method, experiment.model
-    device = device_of(meta)
+    algorithm, device = experiment.method, device_of(meta)
 
     def one_task(block: UnseenBlock, meta: Parts) -> dict[str, Tensor]:
         own = model.given(block.task.support)
@@ -271,7 +274,7 @@ def _every_task(
         sampled = torch.full((), samples[0], device=device)
         groups = {} if experiment.data.grouped_by is None else {"groups": block.facts["groups"]}
         records = records if kl is None else {"kl": kl, **records}
-        return records | groups | {"samples": sampled, "fingerprint": _fingerprint(block.task)}
+        return records | groups | {"samples": sampled, "fingerprint": _fingerprint(block)}
 
     loop = better_looped(model.network, device)
     every_task = for_each(one_task, loop=loop, threads=loop)
@@ -288,10 +291,12 @@ class UnseenBlock(NamedTuple):
     """The noise of predictions and of their scores."""
 
 
-def unseen_block(experiment: Experiment, index: int, seed: int, stream: Split, device: torch.device) -> UnseenBlock:
-    """Block number `index` of a split."""
+def unseen_block(
+    experiment: Experiment, index: int, seed: int, stream: Split, device: torch.device, tasks: Tasks | None = None
+) -> UnseenBlock:
+    """Block number `index` of a split, or of these tasks of it."""
     generator = streams.generator(seed, stream, index, device=device)
-    return _draw_block(experiment, experiment.data.tasks(stream, device), generator)
+    return _draw_block(experiment, tasks or experiment.data.tasks(stream, device), generator)
 
 
 def _draw_block(experiment: Experiment, tasks: Tasks, generator: torch.Generator) -> UnseenBlock:
@@ -318,7 +323,8 @@ def shared_noise(experiment: Experiment, seed: int, stream: Split, device: torch
     return draw_noise(spec, 0, generator)[0]
 
 
-def _fingerprint(task: Task) -> Tensor:
+def _fingerprint(block: UnseenBlock) -> Tensor:
     """A number that two tasks share only if they have the same examples in the same order."""
-    x = torch.cat([task.support.x, task.query.x]).double().flatten()
+    rows = block.facts.get("rows")
+    x = (torch.cat([block.task.support.x, block.task.query.x]) if rows is None else rows).double().flatten()
     return x @ torch.linspace(1, 2, len(x), dtype=x.dtype, device=x.device)
