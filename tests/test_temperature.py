@@ -94,6 +94,18 @@ def test_an_exponent_is_found_again_from_tasks_whose_labels_follow_it() -> None:
     assert nll(found) < min(map(nll, around))
 
 
+@pytest.mark.parametrize("of", ["networks", "mixture"])
+def test_scores_without_the_temperature_are_those_of_an_evaluation_at_temperature_1(of: str, tmp_path: Path) -> None:
+    run = trained(tmp_path, "simpa", softmax_temperature=2.5, temperature_of=of)
+    meta = run.load(CPU, run.chosen).meta
+    tempered, _ = evaluate(run.experiment, meta, tasks=30, seed=0)
+    data = replace(run.experiment.data, softmax_temperature=1.0)  # type: ignore[type-var]
+    plain, _ = evaluate(replace(run.experiment, data=data), meta, tasks=30, seed=0)
+    assert "untempered" not in plain
+    for name, value in tempered["untempered"].items():
+        assert value == pytest.approx(plain[name], rel=1e-6)
+
+
 def test_a_temperature_is_learned_for_an_exponent_that_is_given(tmp_path: Path) -> None:
     run = trained(tmp_path, softmax_temperature=None, temperature_exponent=0.3)
     (found,) = json.loads((run.folder / "fitted.json").read_text()).values()

@@ -260,16 +260,17 @@ def _every_task(
         posterior = algorithm.adapt(meta, own, block.task.support, shared | block.noise)
         samples = []
 
-        def functions(x: Tensor) -> Tensor:
-            outputs = algorithm.predict(posterior, own, x, block.prediction_noise)
-            samples.append(len(outputs))
-            return temperature_of(experiment).divide(outputs)
+        def outputs(x: Tensor) -> Tensor:
+            found = algorithm.predict(posterior, own, x, block.prediction_noise)
+            samples.append(len(found))
+            return found
 
         def density(x: Tensor) -> Mixture:
             return algorithm.predictive(posterior, own, x, block.prediction_noise)
 
         kl = algorithm.posterior_kl(posterior) if algorithm.theorem == "Theorem 1" else None
-        predict = Predict(functions, density if experiment.own_density else None, kl)
+        own_density = density if experiment.own_density else None
+        predict = Predict(outputs, own_density, kl, temperature_of(experiment))
         records = score(predict, block.task, block.facts, block.prediction_noise)
         sampled = torch.full((), samples[0], device=device)
         groups = {} if experiment.data.grouped_by is None else {"groups": block.facts["groups"]}

@@ -83,7 +83,7 @@ def noise_results(result: Result) -> list[Result]:
 
 def notes_of(result: Mapping[str, Any]) -> list[str]:
     """The lines below a table of evaluations that a result gives."""
-    return [*group_notes(result), *kl_notes(result), *baseline_notes(result)]
+    return [*group_notes(result), *kl_notes(result), *temperature_notes(result), *baseline_notes(result)]
 
 
 def group_notes(result: Mapping[str, Any]) -> list[str]:
@@ -110,7 +110,23 @@ def kl_notes(result: Mapping[str, Any]) -> list[str]:
     if "kl" not in result:
         return []
     weight = f" at the weight {result['kl_weight']:g} of the KL" if "kl_weight" in result else ""
-    return [f"{result['algorithm']}{weight}: KL[q ‖ p] {result['kl']['mean']:.1f} nats, the mean over tasks"]
+    name = result.get("label", result["algorithm"])
+    return [f"{name}{weight}: KL[q ‖ p] {result['kl']['mean']:.1f} nats, the mean over tasks"]
+
+
+def temperature_notes(result: Mapping[str, Any]) -> list[str]:
+    """What a temperature changes, of a result whose outputs it divides.
+
+    >>> plain = {"nll": {"mean": 1.3}, "ece": 0.0512}
+    >>> temperature_notes({"algorithm": "maml", "softmax_temperature": 1.42, "untempered": plain})
+    ['maml without its temperature of 1.42: NLL 1.300, ECE 0.0512']
+    """
+    if "untempered" not in result:
+        return []
+    plain, temperature = result["untempered"], result["softmax_temperature"]
+    scores = f"NLL {plain['nll']['mean']:.3f}, ECE {plain['ece']:.4f}"
+    name = result.get("label", result["algorithm"])
+    return [f"{name} without its temperature of {temperature:.2f}: {scores}"]
 
 
 def groups_of(result: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ of all are means over the classes. A guess that knows nothing has AUC ½ and AUP
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -42,8 +42,12 @@ class ClassificationScorer(Scorer):
     """The names of the classes that are the same in every task."""
 
     def score(self, predict: Predict, task: Task, facts: Facts, noise: Noise) -> dict[str, Tensor]:
-        """`accuracy`, `nll` and `brier`; the `confidence` of each query point and whether it was `correct`."""
-        probabilities = class_probabilities(predict(task.query.x))
+        """`accuracy`, `nll` and `brier`; the `confidence` of each query point and whether it was `correct`.
+
+        Where outputs are divided by a temperature, likelihood and calibration without it have records of their own.
+        """
+        outputs = predict.outputs(task.query.x)
+        probabilities, plain = (class_probabilities(part) for part in (predict.temperature.divide(outputs), outputs))
         confidence, label = probabilities.max(-1)
         correct = label == task.query.y
         return {
@@ -55,15 +59,25 @@ class ClassificationScorer(Scorer):
             "reliability": binned(confidence, correct),
             **{name: fact for name, fact in facts.items() if name == "classes"},
             **({"ranking": ranking(probabilities, task.query.y)} if self.classes else {}),
+            **(_untempered(plain, task.query.y) if self.tempered else {}),
         }
+
+    @property
+    def tempered(self) -> bool:
+        """Whether the temperature changes anything."""
+        return self.temperature != replace(self.temperature, at_even_odds=1.0, exponent=0.0)
 
     def summarise(self, shards: Iterable[Records]) -> dict[str, Any]:
         means, table, cells, ranked = TaskMeans(SCORES), TaskTotal(), torch.zeros(()), Ranked(self.classes)
+        nll, plain = TaskMean(), TaskTotal()
         for records in shards:
             means.add(records)
             ranked.add(records)
             table.add(records["reliability"], records.get("groups"))
             cells = cells + confidence_cells(records["confidence"].flatten(), records["correct"].flatten())
+            if self.tempered:
+                nll.add(records["untempered_nll"], records.get("groups"))
+                plain.add(records["untempered_reliability"], records.get("groups"))
         count, confidence, accuracy = table.mean().unbind(-1)
         return {
             **means.summary(),
@@ -79,7 +93,17 @@ class ClassificationScorer(Scorer):
             "softmax_temperature": self.temperature.at_even_odds,
             "temperature_exponent": self.temperature.exponent,
             "temperature_of": "mixture" if self.temperature.of_mixture else "networks",
+            **({"untempered": {"nll": nll.summary(), **plain.calibration(binned_errors)}} if self.tempered else {}),
         }
+
+
+def _untempered(probabilities: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """Records of the probabilities (N, C) without a temperature."""
+    confidence, label = probabilities.max(-1)
+    return {
+        "untempered_nll": negative_log_likelihood(probabilities, y),
+        "untempered_reliability": binned(confidence, label == y),
+    }
 
 
 def ranking(probabilities: Tensor, y: Tensor) -> Tensor:

@@ -7,21 +7,27 @@ from torch import Tensor
 
 from fewsure.errors import FewsureError
 from fewsure.evaluation.metrics.density import around_functions
+from fewsure.evaluation.temperature import Temperature
 from fewsure.types import Draw, Facts, Mixture, Noise, Records, Task
+
+NO_TEMPERATURE = Temperature()
 
 
 class Predict(NamedTuple):
     """The predictions of one adapted task."""
 
-    functions: Callable[[Tensor], Tensor]
+    outputs: Callable[[Tensor], Tensor]
     """x (N, …) → outputs (S, N, C) of S functions from the task's posterior."""
     own_density: Callable[[Tensor], Mixture] | None = None
     """x → the density of a label, of a method that has one."""
     kl: Tensor | None = None
     """KL[q(w) ‖ p(w)] of the task's posterior, or an upper bound, of a method that Theorem 1 speaks of."""
+    temperature: Temperature = NO_TEMPERATURE
+    """What divides outputs before the softmax."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.functions(x)
+        """Outputs, divided by the temperature."""
+        return self.temperature.divide(self.outputs(x))
 
     def density(self, x: Tensor, noise_std: float | None, functions: Tensor | None = None) -> Mixture:
         """The density of a label at x; the values of the `functions` there are made where they are not given."""
@@ -29,7 +35,7 @@ class Predict(NamedTuple):
             return self.own_density(x)
         if noise_std is None:
             raise FewsureError("the noise on labels is not known yet; evaluate a trained run, or give --noise-std")
-        values = self.functions(x) if functions is None else functions
+        values = self(x) if functions is None else functions
         return around_functions(values.squeeze(-1), noise_std)
 
 
