@@ -18,13 +18,15 @@ from fewsure.data.memory import forget
 from fewsure.data.pools import Pool, Split
 from fewsure.data.sets.mini_imagenet import MiniImageNet
 from fewsure.errors import FewsureError
+from fewsure.evaluation import calibrate
 from fewsure.features.classifier import Recipe, Training, recipe_of
 from fewsure.features.convolutional import ConvolutionalNetwork
 from fewsure.features.start import start_at_features
 from fewsure.features.workflow import load_network, make_features, work_folder
 from fewsure.networks.conv4 import Conv4, Conv4Options, Norm
 from fewsure.pipeline import start_run
-from fewsure.reproduce.targets import changed
+from fewsure.reproduce import run
+from fewsure.reproduce.targets import Target, changed
 from fewsure.training.experiment import Experiment, load_preset
 from fewsure.training.runs import Run
 
@@ -190,3 +192,29 @@ def test_what_cannot_start_there_is_refused(made: Path, pools: dict[Split, Pool]
     classless = dataclasses.replace(nothing, algorithm=SimpleShot())
     with pytest.raises(FewsureError, match="a method that has weights of a base network, but simpleshot has none"):
         start_at_features(classless, made)
+
+
+def test_a_reproduction_makes_the_body_once_and_starts_entries_there_or_at_random(
+    pools: dict[Split, Pool], stored: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "recipe_of", lambda network: dataclasses.replace(RECIPE, epochs=1))
+    monkeypatch.setattr(run, "load", lambda data_set, split: pools[split])
+    monkeypatch.setattr(run, "write_report", lambda folders, file, *asked, **options: None)
+    monkeypatch.setattr(calibrate, "TASKS", 20)
+    narrow = {"data": {"way": 3, "train_way": 3, "query": 4, "train_query": 4}, "network": {"filters": 4}}
+    trials = Target.trials
+    monkeypatch.setattr(
+        Target, "trials", lambda self, method: [changed(one, narrow, None) for one in trials(self, method)]
+    )
+    reproduction = run.Reproduction("mini-imagenet-1shot", tmp_path / "1shot", CPU, 0.001, 1, 20)
+    reproduction.run(["protonet", "protonet-from-scratch"], jobs=1)
+    made = (reproduction.body_folder / "features.json").stat().st_mtime_ns
+    reproduction.run(["protonet"], jobs=1)
+    assert (reproduction.body_folder / "features.json").stat().st_mtime_ns == made
+    page = tmp_path / "results.md"
+    rows = {row["label"]: row for row in reproduction.write(tmp_path / "results.json", page)}
+    assert rows["protonet"]["start"].startswith("pretrained on the training classes of mini-imagenet")
+    assert rows["protonet-from-scratch"]["start"] == "random"
+    assert {row["algorithm"] for row in rows.values()} == {"protonet"}
+    assert "| pretrained |" in page.read_text()
+    assert "without a temperature" in page.read_text()

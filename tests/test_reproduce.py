@@ -89,7 +89,10 @@ def out(reproduced: Reproduced, tmp_path: Path, tmp_path_factory: pytest.TempPat
     return Path(shutil.copytree(_made[0], tmp_path / "out"))
 
 
-@pytest.mark.parametrize("name", [name for name in TARGETS if name != "fs-mol"])
+TUNED = [name for name, target in TARGETS.items() if name != "fs-mol" and target.body is None]
+
+
+@pytest.mark.parametrize("name", TUNED)
 def test_every_method_has_the_same_updates_tasks_and_number_of_trials_which_differ(name: str) -> None:
     target = TARGETS[name]
     assert set(target.methods) == (COMPARED - {"protonet"} if target.data == "sine-line" else COMPARED) <= {*ALGORITHMS}
@@ -97,6 +100,17 @@ def test_every_method_has_the_same_updates_tasks_and_number_of_trials_which_diff
     assert len({(len(each), one.training.updates, one.training.tasks) for each in trials.values() for one in each}) == 1
     for method, each in trials.items():
         assert len({(trial.algorithm, trial.data, trial.training) for trial in each}) == len(each), method
+
+
+def test_entries_from_a_pretrained_body_are_judged_on_the_same_tasks() -> None:
+    for target in (target for target in TARGETS.values() if target.body is not None):
+        trials = {method: target.trials(method) for method in target.methods}
+        assert all(len(each) == 1 for each in trials.values())
+        assert len({(one.data.way, one.data.shot, one.data.query) for (one,) in trials.values()}) == 1
+        from_scratch = {method for method in target.methods if not target.starts_at_body(method)}
+        assert from_scratch == {"protonet-from-scratch", "maml-from-scratch"}
+        transductive = {method for method, (one,) in trials.items() if one.transductive}
+        assert transductive == {*from_scratch, "maml-transductive", "simpa-transductive"}
 
 
 def test_experiments_that_stand_for_several_have_one_of_each_shot() -> None:
@@ -302,7 +316,7 @@ def test_a_diverging_run_does_not_end_the_experiment(
 ) -> None:
     first, second = TARGETS["regression"].trials("maml")
     explosive = dataclasses.replace(first, algorithm=dataclasses.replace(first.algorithm, inner_lr=1e30))  # type: ignore[type-var]
-    trials = {"maml": [explosive, second], "vampire": [explosive]}
+    trials = {"maml": [explosive, second], "vampire": [explosive, explosive]}
     monkeypatch.setattr(Target, "trials", lambda target, method: trials[method])
     command = [*REGRESSION, *SMALL, "--seeds", "1", "--only", "vampire", "maml", "--out", str(tmp_path)]
     assert main(command) == 0  # though all trials of one of them diverge

@@ -1,8 +1,9 @@
 """Run an experiment for all its methods: tune on validation tasks, train, evaluate on unseen tasks, write it up.
 
-`regression` is section 5.1 and Figure 2 of the paper, the data sets are section 5.2, Table 1 and Figure 3. Every method
-has the same number of updates and of tuning trials. Finished runs are kept, so an interrupted command goes on where it
-stopped, and several may work on different methods of one folder.
+`regression` is section 5.1 and Figure 2 of the paper, the data sets are section 5.2, Table 1 and Figure 3. Methods
+have the same number of updates and of tuning trials, but on mini-imagenet, where one body is pretrained first, in
+runs/mini-imagenet-conv4, and most entries start there. Finished runs are kept, so an interrupted command goes on where
+it stopped, and several may work on different methods of one folder.
 
 experiments: regression, omniglot, cifar-fs, mini-imagenet, tiered-imagenet and mini-imagenet-features (LEO's),
 features-cifar-fs (of `fewsure features`, in the data root's folder `features/cifar-fs`). Those of 1 and 5 shots can be
@@ -35,7 +36,7 @@ class Options(Common):
     collect: bool = False
     """Run nothing: write up what is finished in --out."""
     budget: float = 1.0
-    """Multiplies the number of updates of every training."""
+    """Multiplies the number of updates of every training; a body is pretrained in full."""
     seeds: int = 3
     """Trainings of each method, with seeds 0, 1, …"""
     jobs: int = 1

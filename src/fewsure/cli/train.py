@@ -9,7 +9,7 @@ examples:
   fewsure train maml --updates 20000 --inner-lr 0.003 --out runs/maml
   fewsure train protonet --data omniglot --preset omniglot-cpu --out runs/omniglot
   fewsure train simpa --data cifar-fs --preset recommended-5-shot --device cuda --out runs/cifar-fs
-  fewsure train protonet --data mini-imagenet --from features/conv4 --out runs/mini-imagenet
+  fewsure train protonet --data mini-imagenet --preset pretrained --from features/conv4 --out runs/mini-imagenet
   fewsure train simpa --data table --file my.csv --task-column group --target y --out runs/mine
   fewsure train simpa --out runs/simpa --resume              go on where it stopped
   torchrun --nproc-per-node=4 -m fewsure train simpa --out runs/simpa     four processes share the tasks
@@ -53,7 +53,8 @@ class ExperimentSource(Common):
     preset: str = DEFAULT_PRESET
     """A named set of values for all options of the algorithm, the data, the network and the training; single options
     come on top. `recommended`; `paper` (but for `table` and `fs-mol`). Sine-line also has `quickstart` and, for
-    simpa-latent, `bounds`; classes have `recommended-5-shot` and `paper-5-shot`, omniglot has `omniglot-cpu`."""
+    simpa-latent, `bounds`; classes have `recommended-5-shot` and `paper-5-shot`, omniglot has `omniglot-cpu`.
+    Photographs have `pretrained` and `pretrained-5-shot`, for --from."""
     resume: bool = False
     """Continue the run in --out from its last checkpoint, with the options it was started with; if there is none, start
     it."""

@@ -11,6 +11,7 @@ from fewsure.report.styles import display_name, setting
 from fewsure.report.tables import ABSENT, interval, markdown_table
 from fewsure.report.templating import templates
 from fewsure.reproduce.targets import TARGETS, Target, read_trials
+from fewsure.training.experiment import RANDOM_START
 
 Row = Mapping[str, Any]
 CPU = "cpu"
@@ -105,6 +106,8 @@ def _notes(part: Part) -> list[str]:
             "Quantiles of 32 sampled function values (BMAML: its particles; MAML: its one function), without "
             "observation noise and without scaling after training. MSE compares the mean with noisy labels."
         )
+    if starts := sorted({str(row["start"]) for row in rows if _is_pretrained(row)}):
+        notes.append(f"Pretrained: the blocks start as a plain classifier has trained them ({'; '.join(starts)}).")
     if part.exact is not None:
         notes.append(
             f"The exact posterior knows how tasks are made; it was scored on {part.exact['tasks']:,} tasks of its own. "
@@ -141,9 +144,11 @@ def _notes(part: Part) -> list[str]:
 def _entries_table(entries: Sequence[tuple[str, Sequence[Row]]], score: str, exact: Row | None) -> str:
     digits, classifies = DIGITS[score], score == "accuracy"
     reference = any(printed_for(rows[0]) for _, rows in entries)
-    names = list(SCORES[score])
+    names, pretrained = list(SCORES[score]), any(map(_is_pretrained, (rows[0] for _, rows in entries)))
+    plain = any("untempered" in rows[0] for _, rows in entries)
     headers = (
-        *("method", *names, *["transductive"] * classifies, "seeds", "training"),
+        *("method", *names, *["without a temperature: NLL / ECE / MCE"] * plain, *["transductive"] * classifies),
+        *(*["start"] * pretrained, "seeds", "training"),
         *[f"paper: {' / '.join([names[0], 'ECE', 'MCE'])}"] * reference,
     )
 
@@ -152,20 +157,36 @@ def _entries_table(entries: Sequence[tuple[str, Sequence[Row]]], score: str, exa
 
     cells = [
         (
-            *(name, *scores(rows), *["yes" if rows[0]["transductive"] else "no"] * classifies, _seeds(rows, score)),
+            *(name, *scores(rows), *[_untempered(rows)] * plain),
+            *["yes" if rows[0]["transductive"] else "no"] * classifies,
+            *(*["pretrained" if _is_pretrained(rows[0]) else "random"] * pretrained, _seeds(rows, score)),
             *(f"{mean(row['train_seconds'] for row in rows):,.0f} s", *[_in_the_paper(rows[0])] * reference),
         )
         for name, rows in entries
     ]
     if exact is not None:
-        cells.append(("exact posterior", *scores([exact]), ABSENT, ABSENT, *[ABSENT] * reference))
+        cells.append(("exact posterior", *scores([exact]), *[ABSENT] * (len(headers) - len(names) - 1)))
     first = entries[0][1][0]
     for key, name in NEAREST.items():
         if key in first:
             accuracy, others = interval(first[key]["accuracy"], digits), [ABSENT] * (len(names) - 1)
             transductive = "yes" if key == "nearest_mean_centred" else "no"
-            cells.append((name, accuracy, *others, transductive, ABSENT, ABSENT, *[ABSENT] * reference))
+            left = [ABSENT] * (len(headers) - len(names) - plain - 2)
+            cells.append((name, accuracy, *others, *[ABSENT] * plain, transductive, *left))
     return markdown_table(headers, cells)
+
+
+def _is_pretrained(row: Row) -> bool:
+    return str(row.get("start", RANDOM_START)) != RANDOM_START
+
+
+def _untempered(rows: Sequence[Row]) -> str:
+    """NLL, ECE and MCE without a temperature, of entries that have one."""
+    if "untempered" not in rows[0]:
+        return ABSENT
+    found = [row["untempered"] for row in rows]
+    errors = " / ".join(f"{mean(one[error] for one in found):.4f}" for error in ("ece", "mce"))
+    return f"{mean(one['nll']['mean'] for one in found):.4f} / {errors}"
 
 
 def _averaged(rows: Sequence[Row], key: str, digits: int) -> str:
@@ -275,7 +296,7 @@ def _made_otherwise(row: Row, target: Target) -> bool:
         or row["train_on_validation"] != target.joins_validation
         or any(trial["options"] != listed.get(trial["trial"]) for trial in row["trials"])
         or any(
-            row.get(name, plain) != plain and all(trial.get(name) == plain for trial in row["trials"])
+            row.get(name, plain) != plain and row["trials"] and all(trial.get(name) == plain for trial in row["trials"])
             for name, plain in untempered.items()
         )
     )

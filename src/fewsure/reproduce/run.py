@@ -23,10 +23,16 @@ from fewsure.core.config import from_json, is_learned
 from fewsure.core.files import copy_folder, write_atomically
 from fewsure.core.processes import side_by_side
 from fewsure.core.progress import ProgressLine
+from fewsure.data import DATA_SETS
+from fewsure.data.io.cache import load
+from fewsure.data.pools import SPLITS
 from fewsure.errors import Diverged, FewsureError
 from fewsure.evaluation.calibrate import calibrated
 from fewsure.evaluation.evaluate import evaluate
+from fewsure.features.classifier import recipe_of
 from fewsure.features.extract import nearest_mean_accuracy
+from fewsure.features.start import start_at_features
+from fewsure.features.workflow import make_features
 from fewsure.pipeline import WITHOUT_EFFECT, evaluate_run, start_run, train_run
 from fewsure.report.comparison import comparison_figure
 from fewsure.report.drawing import figure_png
@@ -82,6 +88,8 @@ class Reproduction:
 
     def run(self, methods: Sequence[str], jobs: int) -> None:
         """Do everything of these methods that is not finished yet, so many trainings at a time."""
+        if any(map(self.target.starts_at_body, methods)):
+            self._make_body()
         chains = [self.stages(method) for method in methods]
         if jobs == 1:
             for job in (job for stages in chains for stage in stages for job in stage):
@@ -98,11 +106,9 @@ class Reproduction:
             side_by_side(self.do, chains, jobs, show)
 
     def stages(self, method: str) -> list[list[Job]]:
-        """The stages of a method: its tuning trials, then a training for each seed."""
-        return [
-            [Job(method, "trial", number) for number in range(len(self.target.trials(method)))],
-            [Job(method, "seed", seed) for seed in range(self.seeds)],
-        ]
+        """The stages of a method: its tuning trials, if it has several, then a training for each seed."""
+        trials = [Job(method, "trial", number) for number in range(len(self.target.trials(method)))]
+        return [trials if len(trials) > 1 else [], [Job(method, "seed", seed) for seed in range(self.seeds)]]
 
     def do(self, job: Job) -> None:
         """Train and score a trial on validation tasks, or the best trial's settings with a seed on test tasks.
@@ -113,7 +119,7 @@ class Reproduction:
         try:
             if job.kind == "trial":
                 trial = self.target.trials(job.method)[job.number]
-                self._validate(self._train(folder, trial, self.target.trial_share, seed=0))
+                self._validate(self._train(job, trial, self.target.trial_share, seed=0))
             else:
                 self._evaluate(self._train_in_full(job))
         except Diverged as error:
@@ -122,8 +128,21 @@ class Reproduction:
     def _folder(self, job: Job) -> Path:
         return self.folder / job.method / f"{job.kind}-{job.number}"
 
+    @property
+    def body_folder(self) -> Path:
+        """The features whose body trainings start at; experiments on the same data share them."""
+        return self.folder.parent / f"{self.target.data}-{self.target.body}"
+
+    def _make_body(self) -> None:
+        """Train the body on the training classes, unless it is there."""
+        data, recipe = self.target.data, recipe_of(str(self.target.body))
+        pools = {split: load(DATA_SETS[data], split) for split in SPLITS}
+        make_features(self.body_folder, data, pools, recipe, self.device, resume=True)
+
     def _train_in_full(self, job: Job) -> Run:
         """With the options of the best trial; where that was trained as long with the same seed, a copy of it."""
+        if not self.stages(job.method)[0]:
+            return self._train(job, self.target.trials(job.method)[0], 1.0, job.number)
         best = self._best_trial(job.method)
         folder, trial = self._folder(job), Run.open(self._folder(Job(job.method, "trial", best)))
         experiment = self.target.trials(job.method)[best]
@@ -134,7 +153,7 @@ class Reproduction:
         same = trial.experiment == dataclasses.replace(asked, data=asked.data.prepared())
         if same and trial.has_checkpoint and not folder.exists():
             copy_folder(trial.folder, folder, VALIDATION)
-        return self._train(folder, experiment, 1.0, job.number)
+        return self._train(job, experiment, 1.0, job.number)
 
     def _best_trial(self, method: str) -> int:
         """The number of the trial with the lowest validation NLL. Trials that diverged do not count."""
@@ -152,8 +171,11 @@ class Reproduction:
             experiment, training=dataclasses.replace(experiment.training, updates=updates, seed=seed)
         )
 
-    def _train(self, folder: Path, experiment: Experiment, share: float, seed: int) -> Run:
-        run = start_run(folder, self._planned(experiment, share, seed), resume=True)
+    def _train(self, job: Job, experiment: Experiment, share: float, seed: int) -> Run:
+        planned, start = self._planned(experiment, share, seed), None
+        if self.target.starts_at_body(job.method):
+            planned, start = start_at_features(planned, self.body_folder)
+        run = start_run(self._folder(job), planned, resume=True, start=start)
         train_run(run, self.device)
         return run
 
@@ -245,6 +267,7 @@ class Reproduction:
             "updates": training.updates,
             "budget": float(f"{training.updates / planned:.6g}"),
             "preset": run.experiment.preset,
+            "start": run.experiment.start,
             "train_on_validation": data.train_on_validation,
             **{name: value for name, value in algorithm.items() if name == "components"},
             "trials": self._trials(method),
