@@ -27,6 +27,19 @@ def test_it_is_the_softmax_over_negative_squared_distances_to_class_means() -> N
     torch.testing.assert_close(outputs.softmax(-1)[0, 0], odds / odds.sum())
 
 
+def test_with_cosines_lengths_do_not_matter_and_the_scale_is_learned() -> None:
+    model, method = classification(Mlp((2, 2, 2)), way=2), ProtoNet(cosine=True)
+    identity = {"embedding": {"0.weight": torch.eye(2), "0.bias": torch.zeros(2)}}
+    meta = method.init(model, streams.generator(0, "init")) | identity
+    support = Batch(torch.tensor([[1.0, 0.0], [0.0, 7.0]]), torch.tensor([0, 1]))
+    outputs = method.predict(method.adapt(meta, model, support, {}), model, torch.tensor([[3.0, 4.0]]), {})
+    torch.testing.assert_close(outputs, torch.tensor([[[6.0, 8.0]]]))
+    task = Task(support, Batch(torch.tensor([[3.0, 4.0]]), torch.tensor([0])))
+    grow = torch.func.grad(lambda meta: method.loss(meta, model, task, {}, Stage(torch.tensor(0), 1))[0])(meta)
+    # d/ds of ln Σ exp(s·cos) − s·cos₀, and ds/d ln s = 10
+    assert float(grow["logits"]["log_scale"]) == pytest.approx(2 * float(torch.tensor(2.0).sigmoid()), rel=1e-5)
+
+
 def test_the_same_embedding_serves_any_way_and_shot() -> None:
     meta = ProtoNet().init(classification(Mlp((4, 8, 3)), way=3), streams.generator(0, "init"))
     for way, shot in ((2, 1), (7, 5)):

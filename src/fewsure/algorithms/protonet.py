@@ -2,6 +2,7 @@
 
 prototype of class c:    μ_c = mean of f(x) over the support examples of c                 (Eq. 1)
 class of a query x:      p(c | x) = softmax over classes of −‖f(x) − μ_c‖²                 (Eq. 2)
+                         or of s · cos(f(x), μ_c), with a learned s   (Chen et al., 2021, "Meta-Baseline")
 training:                min −ln p(y | x) over the query examples
 """
 
@@ -12,8 +13,11 @@ import torch
 from torch import Tensor
 
 from fewsure.algorithms.parts.shares import log_shares, shares_init, with_shares
-from fewsure.posteriors.prototypes import class_means, prototype_logits
+from fewsure.posteriors.prototypes import class_means, cosines, prototype_logits
 from fewsure.types import Algorithm, Batch, Info, Kind, Model, Network, Noise, Parts, Stage, Task
+
+START_SCALE = 10.0
+"""The multiple s of cosines that training starts with."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,13 @@ class ProtoNet(Algorithm):
     kinds: ClassVar[frozenset[Kind]] = frozenset({"classification"})
     any_way: ClassVar[bool] = True
 
+    cosine: bool = False
+    """Compare by a learned multiple of the cosine instead of the squared distance. A body that was trained as a
+    classifier has long features, whose squared distances are far too sure."""
+
     def init(self, model: Model, generator: torch.Generator) -> Parts:
-        return {"embedding": model.network.embedding.init(generator)} | shares_init(model)
+        scale = {"logits": {"log_scale": torch.tensor(START_SCALE).log()}} if self.cosine else {}
+        return {"embedding": model.network.embedding.init(generator)} | scale | shares_init(model)
 
     def shared_network(self, model: Model) -> Network:
         return model.network.embedding
@@ -38,7 +47,8 @@ class ProtoNet(Algorithm):
         embedded = model.network.embedding(meta["embedding"], support.x)
         means = class_means(embedded, support.y, model.outputs)  # Eq. (1)
         shares = log_shares(meta, support.y, model.outputs)
-        return {"embedding": meta["embedding"], "prototypes": {"mean": means} | shares}
+        scale = {"log_scale": meta["logits"]["log_scale"]} if self.cosine else {}
+        return {"embedding": meta["embedding"], "prototypes": {"mean": means} | scale | shares}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         posterior = self.adapt(meta, model, task.support, noise)
@@ -48,5 +58,8 @@ class ProtoNet(Algorithm):
 
     def predict(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Tensor:
         embedded, prototypes = model.network.embedding(posterior["embedding"], x), posterior["prototypes"]
-        logits = prototype_logits(embedded, prototypes["mean"])  # Eq. (2), up to the softmax
+        if self.cosine:
+            logits = prototypes["log_scale"].exp() * cosines(embedded, prototypes["mean"])
+        else:
+            logits = prototype_logits(embedded, prototypes["mean"])  # Eq. (2), up to the softmax
         return with_shares(logits, prototypes).unsqueeze(0)

@@ -21,3 +21,13 @@ def class_means(embedded: Float[Tensor, "N f"], y: Int[Tensor, " N"], way: int) 
 def prototype_logits(embedded: Float[Tensor, "N f"], means: Float[Tensor, "C f"]) -> Float[Tensor, "N C"]:
     """−‖f(x) − μ_c‖², the logarithm of the odds of each class (Eq. 2)."""
     return -(embedded.unsqueeze(1) - means).square().sum(-1)
+
+
+def cosines(embedded: Float[Tensor, "N f"], means: Float[Tensor, "C f"]) -> Float[Tensor, "N C"]:
+    """The cosine of the angle between each example and each mean.
+
+    >>> import torch
+    >>> cosines(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0], [0.0, -1.0]]))
+    tensor([[ 0.6000, -0.8000]])
+    """
+    return functional.normalize(embedded, dim=-1) @ functional.normalize(means, dim=-1).T
