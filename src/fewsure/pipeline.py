@@ -14,7 +14,6 @@ import torch
 from fewsure.certification.freshness import Record, data_record, record_data
 from fewsure.core.distributed import any_process, is_rank_zero, rank_zero_first
 from fewsure.core.progress import ProgressLine, note, silenced
-from fewsure.core.replay import require_compilable
 from fewsure.core.signals import Stopped, StopSignal
 from fewsure.core.vectorise import stack_components
 from fewsure.data.pools import Split
@@ -60,8 +59,6 @@ def _start_run(folder: Path, experiment: Experiment, resume: bool, start: Start 
             experiment.data.tasks(split, torch.device("cpu")).with_shot(shots[-1])
         for doubt in experiment.data.doubts():
             note(doubt)
-        if experiment.training.compile:
-            require_compilable(experiment.model.network)
         return _begun(Run.create(folder, experiment.at_known_precision()), start)
     run = Run.open(folder)
     experiment = dataclasses.replace(experiment, data=experiment.data.prepared())

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from fewsure.algorithms.gp import Gp
 from fewsure.bench.cases import KINDS, Case, headline_cases
-from fewsure.bench.timing import initial_meta, plain_updates, updates
+from fewsure.bench.timing import WARM_UP, initial_meta, plain_updates, updates
 from fewsure.core import streams
 from fewsure.core.vectorise import for_each
 from fewsure.networks.losses import regression
@@ -80,7 +80,6 @@ def peers() -> Iterator[tuple[str, Callable[[], Peer]]]:
     for kind in KINDS:
         if kind == "sine-line":
             yield "maml, sine-line ÷ loop over tasks", _small_networks
-            yield "maml compiled, sine-line ÷ loop over tasks", partial(_small_networks, compiled=True)
             if find_spec("gpytorch"):
                 yield "gp ÷ gpytorch", _processes
         else:
@@ -102,7 +101,10 @@ def _case(method: str, kind: str, **training: Any) -> Case:
 
 
 def _updates(case: Case) -> Work:
-    return _in_turn(updates(case, CPU))
+    make_update = _in_turn(updates(case, CPU))
+    for _ in range(WARM_UP):
+        make_update()
+    return make_update
 
 
 def _in_turn(make_update: Callable[[int], None]) -> Work:
@@ -117,11 +119,9 @@ def _sizes(case: Case) -> tuple[int, int]:
 # Plain programs
 
 
-def _small_networks(*, compiled: bool = False) -> Peer:
+def _small_networks() -> Peer:
     case = _case("maml", "sine-line")
-    ours = _updates(_case("maml", "sine-line", compile=compiled))
-    name = "maml, sine-line" + (", --compile" if compiled else "")
-    return Peer(name, "loop over tasks", ours, _in_turn(plain_updates(case, CPU)))
+    return Peer("maml, sine-line", "loop over tasks", _updates(case), _in_turn(plain_updates(case, CPU)))
 
 
 def _conv4(weights: Sequence[Tensor], images: Tensor, dtype: torch.dtype) -> Tensor:

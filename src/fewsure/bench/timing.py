@@ -23,8 +23,8 @@ from fewsure.training.optimiser import Optimiser
 from fewsure.training.update import MetaUpdate
 from fewsure.types import Parts, Stage
 
-WARM_UP = 6
-"""Updates before the first that is timed, so that a GPU has recorded one."""
+WARM_UP = 4
+"""Updates before the first that is timed, so that one has been recorded."""
 WINDOWS = 5
 
 
@@ -41,14 +41,13 @@ def time_updates(case: Case, device: torch.device, seconds: float) -> Timing:
     """Make updates as training does for about so many seconds, after a warm-up."""
     before = _forget_memory(device)
     make_update = updates(case, device)
-    warm_up = WARM_UP if device.type == "cuda" else 2
-    return Timing(_median_seconds(make_update, device, seconds, warm_up), _peak_memory(device) - before)
+    return Timing(_median_seconds(make_update, device, seconds, WARM_UP), _peak_memory(device) - before)
 
 
 def updates(case: Case, device: torch.device) -> Callable[[int], None]:
-    """Makes updates as training does; on a CPU the second is recorded."""
+    """Makes updates as training does."""
     meta = initial_meta(case.experiment, device)
-    return MetaUpdate(case.experiment, meta, Optimiser(meta, device), device, plain_calls=1)
+    return MetaUpdate(case.experiment, meta, Optimiser(meta, device), device)
 
 
 def time_reference(case: Case, device: torch.device, seconds: float) -> Timing:

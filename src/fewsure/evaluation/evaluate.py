@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from fewsure.core import streams
-from fewsure.core.cuda_graph import CudaGraph
 from fewsure.core.devices import device_name, device_of, precision
 from fewsure.core.distributed import any_process, map_in_turn, world_size
+from fewsure.core.recording import recording
 from fewsure.core.shards import SHARD, InMemory, Shard, Store, concat_shards
 from fewsure.core.vectorise import better_looped, count, draw_noise, draw_per_task, for_each, take
 from fewsure.data import Tasks
@@ -189,8 +189,8 @@ class UnseenBlocks:
         self._every_task = _every_task(experiment, self._source.model, meta, shared, scorer(experiment).score)
         self._generator = torch.Generator(self._device)
         on_gpu = self._device.type == "cuda"
-        records = on_gpu and experiment.training.cuda_graph and world_size() == 1
-        self._recorded = CudaGraph[dict[str, Tensor]](self._generator, name="a block of tasks", records=records)
+        fits = experiment.training.cuda_graph if on_gpu else not better_looped(experiment.model.network, self._device)
+        self._recorded = recording(self._generator, name="a block of tasks", records=fits and world_size() == 1)
 
     def records(self, first: int, tasks: int, progress: Callable[[int], None]) -> dict[str, Tensor]:
         """The records of tasks `first` … `first + tasks` − 1, on the CPU; `first` begins a block.
@@ -209,13 +209,14 @@ class UnseenBlocks:
     def _block(self, index: int, tasks: int) -> dict[str, Tensor]:
         """The records of the first tasks of a block."""
         self._generator.manual_seed(streams.number(self._seed, self._stream, index))
-        drawn = tasks if self._device.type == "cpu" else BLOCK  # a GPU has one recording, for whole blocks
+        drawn = tasks if self._device.type == "cpu" else BLOCK  # a GPU has nothing but its recording of a whole block
 
         def work() -> dict[str, Tensor]:
             block = _draw_block(self._experiment, self._source.tasks, self._generator)
             return self._every_task(take(block, slice(0, drawn)))
 
-        return {name: value[:tasks].clone() for name, value in self._recorded(work).items()}
+        found = self._recorded(work) if drawn == BLOCK else work()
+        return {name: value[:tasks].clone() for name, value in found.items()}
 
 
 def score_blocks(

@@ -44,7 +44,6 @@ class Options(TypedDict, total=False):
     chunk_size: int | None
     clip: Literal["hard", "none", "bounded"]
     clip_norm: float | None
-    compile: bool
     components: int
     critic_hidden: Sequence[int]
     critic_lr: float

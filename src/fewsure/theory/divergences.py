@@ -12,6 +12,7 @@ readings, and calls a bound rigorous only if each of them is exact or an upper b
 """
 
 import math
+from functools import cache
 
 import torch
 from jaxtyping import Float
@@ -124,6 +125,7 @@ def moment_kl(samples: Float[Tensor, "*K S n"], prior_std: float) -> Float[Tenso
     return squares - 0.5 * scatter.log().sum(-1) + constant
 
 
+@cache
 def moment_log_bias(samples: int, weights: int) -> float:
     """n/2 · [ln((S−1)/2) − digamma((S−1)/2)], by which the logarithm of n variances of S samples is biased."""
     half = (samples - 1) / 2

@@ -1,6 +1,5 @@
 """The meta-step: one-task code, vectorised over a meta-batch, averaged and differentiated."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
@@ -13,9 +12,6 @@ from fewsure.core.cores import map_in_threads
 from fewsure.core.vectorise import better_looped, count, for_each, take
 from fewsure.kernels.fused import fused_kernels
 from fewsure.types import Algorithm, Info, Model, Noise, Parts, Stage, Task
-
-Gradient = Callable[[Parts, Task, Noise, Noise, Stage], tuple[Parts, Info]]
-"""(meta, tasks, shared noise, noise of each task, stage) → the meta-gradient and its info."""
 
 
 @dataclass(frozen=True)
@@ -49,28 +45,15 @@ class Engine:
         losses, info = for_each(one_task, loop=self.loop)((tasks, noise), meta)
         return losses.mean(), {name: value.mean() for name, value in info.items()}
 
-    def gradient(
-        self,
-        meta: Parts,
-        tasks: Task,
-        shared: Noise,
-        noise: Noise,
-        stage: Stage,
-        *,
-        of_chunk: Gradient | None = None,
-    ) -> tuple[Parts, Info]:
-        """The gradient of `loss` in every meta-parameter, and its info: the sum of what each chunk of tasks adds.
-
-        `of_chunk` is what gives them for a chunk, `chunk_gradient` or a recording of it.
-        """
+    def gradient(self, meta: Parts, tasks: Task, shared: Noise, noise: Noise, stage: Stage) -> tuple[Parts, Info]:
+        """The gradient of `loss` in every meta-parameter, and its info: the sum of what each chunk of tasks adds."""
         total = count(tasks)
         size = min(self.chunk_size or total, total)
-        differentiate = of_chunk or self.chunk_gradient
 
         def share_of_chunk(first: int) -> Any:
             chunk = slice(first, first + size)
             share = (min(first + size, total) - first) / total
-            found = differentiate(meta, take(tasks, chunk), shared, take(noise, chunk), stage)
+            found = self._of_chunk(meta, take(tasks, chunk), shared, take(noise, chunk), stage)
             return found if share == 1 else pytree.tree_map(lambda value: share * value, found)
 
         run = map_in_threads if self.threads else map
@@ -78,7 +61,7 @@ class Engine:
             parts, info = reduce(partial(pytree.tree_map, torch.add), run(share_of_chunk, range(0, total, size)))
         return parts, info
 
-    def chunk_gradient(self, meta: Parts, tasks: Task, shared: Noise, noise: Noise, stage: Stage) -> tuple[Parts, Info]:
+    def _of_chunk(self, meta: Parts, tasks: Task, shared: Noise, noise: Noise, stage: Stage) -> tuple[Parts, Info]:
         """The gradient of `loss` and its info, of tasks that are held in memory at once.
 
         `torch.func.grad` would do, but prepares a second derivative, which takes a fifth longer.

@@ -67,9 +67,6 @@ class Training:
     cuda_graph: bool = True
     """On a GPU, record an update, or a block of evaluated tasks, once and replay it (many times faster). Results do not
     depend on it."""
-    compile: bool = False
-    """On a CPU, compile the meta-gradient of a small network: one to three times faster, after a minute or more for
-    each number of examples. Needs a C++ compiler. Results differ by rounding."""
 
     def __post_init__(self) -> None:
         require(self.updates >= 0, "updates", "at least 0", self.updates)

@@ -1,10 +1,11 @@
 """One meta-update, from the random stream to the stepped meta-parameters, which is recorded once and replayed.
 
 On a GPU the recording is a CUDA graph of the whole update, from the sampling of tasks to Adam's step and the logged
-sums. A replay costs the host one call, whatever the algorithm does. On a CPU it holds
-the operations of a vectorised meta-gradient. Each number of support examples has a recording of its own.
+sums. A replay costs the host one call, whatever the algorithm does. On a CPU it is the list of all its kernels, if
+tasks are vectorised. Each number of support examples has a recording of its own.
 """
 
+from collections.abc import Callable
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -13,13 +14,12 @@ from torch import Tensor
 
 from fewsure.core import streams
 from fewsure.core.cores import keep_freed_memory
-from fewsure.core.cuda_graph import CudaGraph
 from fewsure.core.devices import precision
 from fewsure.core.distributed import task_share, weighted_sum, world_size
-from fewsure.core.replay import PLAIN_CALLS, Replay
+from fewsure.core.recording import recording
 from fewsure.core.vectorise import draw_noise, take
 from fewsure.data import Tasks
-from fewsure.training.engine import Engine, Gradient
+from fewsure.training.engine import Engine
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.schedule import learning_rate
@@ -53,8 +53,7 @@ class _Size(NamedTuple):
     """The part that updates with one number of support examples share."""
 
     tasks: Tasks
-    recorded: CudaGraph[None]
-    gradient: Gradient
+    recorded: Callable[[Callable[[], None]], None]
 
 
 class MetaUpdate:
@@ -70,9 +69,7 @@ class MetaUpdate:
         meta: Parts,
         optimiser: Optimiser,
         device: torch.device,
-        plain_calls: int = PLAIN_CALLS,
     ) -> None:
-        """`plain_calls`: updates with a number of support examples before a CPU records one."""
         if device.type == "cpu":
             keep_freed_memory()
         self._experiment = experiment
@@ -86,9 +83,9 @@ class MetaUpdate:
         self._generator = torch.Generator(device)
         self._update = torch.zeros((), dtype=torch.long, device=device)
         # Messages between processes are not recorded: that has never been tried on a machine with several GPUs.
-        self._records = device.type == "cuda" and experiment.training.cuda_graph and world_size() == 1
-        self._replays = device.type == "cpu" and not self._engine.loop  # convolutions gain nothing
-        self._plain_calls = plain_calls
+        self._records = world_size() == 1 and (
+            experiment.training.cuda_graph if device.type == "cuda" else not self._engine.loop
+        )
         self._sizes: dict[int, _Size] = {}
         self._noise_spec = cache(partial(algorithm.noise, model))
         self._names: list[str] = []
@@ -108,11 +105,8 @@ class MetaUpdate:
         )
         shot = drawn_shot(self._experiment, update)
         if shot not in self._sizes:
-            recorded = CudaGraph[None](self._generator, name="the update", records=self._records)
-            gradient: Gradient = self._engine.chunk_gradient
-            if self._replays:
-                gradient = Replay(gradient, self._plain_calls, compiled=options.compile)
-            self._sizes[shot] = _Size(self._tasks.with_shot(shot), recorded, gradient)
+            recorded = recording(self._generator, name="the update", records=self._records)
+            self._sizes[shot] = _Size(self._tasks.with_shot(shot), recorded)
         size = self._sizes[shot]
         size.recorded(lambda: self._make(size))
         self._count += 1
@@ -158,7 +152,7 @@ class MetaUpdate:
         shared, noise = draw_noise(self._noise_spec(support, query), tasks, self._generator)
         own_tasks, own_noise = take((meta_batch, noise), self._share)
         stage = Stage(self._update, tasks, self._experiment.training.updates)
-        found = self._engine.gradient(self._meta, own_tasks, shared, own_noise, stage, of_chunk=size.gradient)
+        found = self._engine.gradient(self._meta, own_tasks, shared, own_noise, stage)
         gradient, info = weighted_sum(found, (self._share.stop - self._share.start) / tasks)
         terms = torch.stack(list(info.values()))
         norm = self._optimiser.step(gradient, self._experiment.training.clip_norm, terms.isfinite().all())
