@@ -31,6 +31,7 @@ import groups  # noqa: E402
 import in_context  # noqa: E402
 import intervals  # noqa: E402
 import latent_bounds  # noqa: E402
+import mini_imagenet  # noqa: E402
 import omniglot_bound  # noqa: E402
 import omniglot_cpu  # noqa: E402
 import omniglot_latent  # noqa: E402
@@ -52,6 +53,7 @@ PAGES = {
         "Results: CIFAR-FS",
         ("cifar-fs-1shot", "cifar-fs-5shot", "features-cifar-fs-1shot", "features-cifar-fs-5shot"),
     ),
+    "mini-imagenet": ("Results: mini-ImageNet", ("mini-imagenet-1shot", "mini-imagenet-5shot")),
 }
 """Page → its title, and the targets of `fewsure reproduce` that it shows."""
 POINTS = ("maml", "protonet")
@@ -77,6 +79,7 @@ MORE = {
     "omniglot": lambda: "\n".join(
         [omniglot_cpu.section(_read("omniglot-cpu")), omniglot_latent.section(_read("omniglot-latent"))]
     ),
+    "mini-imagenet": lambda: mini_imagenet.section(_read("mini-imagenet-decides"), _read("mini-imagenet-bounds")),
 }
 """Page → what follows the tables of its targets."""
 
@@ -112,10 +115,14 @@ def comparisons() -> list[tuple[str, ...]]:
         _row(f"{problem}: squared error", sine["mse"], exact["mse"], "sine-line", lowest=True),
         _row(f"{problem}: NLL", sine["nll"], tnp["nll"], "sine-line", lowest=True),
     ]
-    omniglot = _rows("omniglot")
-    name, found = max(REFERENCE[setting(omniglot[0])].items(), key=lambda entry: entry[1]["accuracy"]["mean"])
-    paper = Score(f"{display_name(name)} in the paper", **found["accuracy"])
-    rows.append(_row("Omniglot, 5-way 1-shot: accuracy", _best(omniglot, "accuracy"), paper, "omniglot"))
+    for problem, page in (("Omniglot", "omniglot"), ("mini-ImageNet", "mini-imagenet")):
+        for target in PAGES[page][1]:
+            found = _rows(target)
+            printed = [entry for entry in REFERENCE[setting(found[0])].items() if "accuracy" in entry[1]]
+            name, best = max(printed, key=lambda entry: entry[1]["accuracy"]["mean"])
+            paper = Score(f"{display_name(name)} in the paper", **best["accuracy"])
+            kind = f"{problem}, 5-way {found[0]['shot']}-shot: accuracy"
+            rows.append(_row(kind, _best(found, "accuracy"), paper, page))
     for target in PAGES["cifar-fs"][1]:
         found = _rows(target)
         ours = _best([row for row in found if row["algorithm"] not in POINTS], "accuracy")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional
 
 from fewsure.algorithms.parts.cutting import cut
 from fewsure.algorithms.protonet import ProtoNet
@@ -61,7 +62,13 @@ def problem(method: SimpaLatent, model: Model, shape: tuple[int, ...] = (4,)) ->
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
-    "options", [{}, {"refinements": 0, "prototype_weight": 0.5}, {"cuts": 4, "cut_way": 2, "kl_weight_spread": 3.0}]
+    "options",
+    [
+        {},
+        {"refinements": 0, "prototype_weight": 0.5},
+        {"cuts": 4, "cut_way": 2, "kl_weight_spread": 3.0},
+        {"embedding": 0, "start_at_means": True, "prototype_weight": 0.5},
+    ],
 )
 def test_vectorised_equals_loop_and_the_meta_gradient_equals_finite_differences(options: dict) -> None:
     method, model = small(**options), model_of()
@@ -216,6 +223,28 @@ def test_cut_whole_with_one_cut_the_loss_is_that_of_the_task_itself() -> None:
     expected, _ = whole.loss(meta, model, task, {"z": z}, stage)
     found, _ = parts.loss(meta, model, task, {"z": z.unsqueeze(0), **keys}, stage)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_latent_that_starts_at_means_has_cosines_with_them_as_logits() -> None:
+    """With as many latents as embeddings have directions, the head sees all of an input."""
+    method, model = small(embedding=0, start_at_means=True, latent=5, refinements=0), model_of()
+    meta, tasks, *_ = problem(method, model)
+    group = Batch(torch.randn(50, 4, generator=streams.generator(1, "group")), torch.zeros(50, dtype=torch.long))
+    meta = method.fit(meta, model, [group], streams.generator(0, "fit"))
+    rows = meta["head"]["rows"][:, :-1]
+    torch.testing.assert_close(rows @ rows.mT, 0.25**2 * torch.eye(5))
+    support, query, _ = one(tasks)
+    decoder = method._decoder(model)
+    first = decoder.first(meta, Batch(decoder.embed(meta, support.x), support.y))
+    assert first is not None
+    embedded = decoder.embed(meta, query.x)
+    logits = decoder.outputs(meta, first[:, :5].unsqueeze(0), embedded)[0]
+    means = torch.stack([decoder.embed(meta, support.x)[support.y == number].mean(0) for number in range(WAY)])
+    centred, to = (part - part.mean(-1, keepdim=True) for part in (embedded, means))
+    torch.testing.assert_close(
+        logits, 10 * functional.normalize(centred) @ functional.normalize(to).T, atol=1e-2, rtol=0
+    )
 
 
 def test_the_prototypes_add_the_loss_of_protonet_in_the_same_embedding() -> None:

@@ -32,12 +32,13 @@ from fewsure.core.vectorise import for_each
 from fewsure.errors import require
 from fewsure.posteriors.decoders import START_LOG_STD, Decoder, HeadDecoder, NetworkDecoder
 from fewsure.posteriors.latent import Latent, WeightGenerator, bounded
-from fewsure.posteriors.prototypes import class_means, prototype_logits
 from fewsure.theory.pac_bayes import theorem_1
 from fewsure.types import Algorithm, Batch, Draw, Info, Mixture, Model, Network, Noise, NoiseSpec, Parts, Stage, Task
 
 ROUNDING = 1e-6
 """The share by which a weight of the KL may leave the range of the training."""
+FIT_EXAMPLES = 20
+"""Examples of each training class whose embeddings give the directions that heads start with."""
 BOUND_EXAMPLES = 32
 """Support examples, chosen at random, whose loss stands for Theorem 1 in training; m stays their whole number."""
 PREDICTIVE_SHARE = 0.35
@@ -69,7 +70,8 @@ class SimpaLatent(Algorithm):
     latent: int = 16
     """Numbers of the latent z; for classification, of each class."""
     embedding: int = 64
-    """For classification, numbers of the embedding below the head: outputs of the base network, shared by all tasks."""
+    """For classification, numbers of the embedding below the head: outputs of the base network, shared by all tasks.
+    0 takes the base network without its last layer."""
     generator_hidden: tuple[int, ...] = (64, 128)
     """For regression, hidden units of the generator's layers."""
     encoder_width: int = 64
@@ -90,6 +92,10 @@ class SimpaLatent(Algorithm):
     are embedded; 0 leaves it whole."""
     cut_way: int = 5
     """Classes of the tasks that training tasks are cut into, which have at least as many."""
+    start_at_means: bool = False
+    """For classification, the latent of a class starts at the mean of its examples, and the encoder moves it from
+    there. Training starts with rows of heads along the directions in which training examples differ most. Pays where
+    the embedding is good from the start."""
     prototype_weight: float = 1.0
     """For classification, the weight in training of the loss of prototypical networks on the whole task, which teaches
     the embedding faster."""
@@ -104,12 +110,12 @@ class SimpaLatent(Algorithm):
     effects of the inputs if held-out groups gain by them. Its random intercept is the first number of the latent."""
 
     def __post_init__(self) -> None:
-        for name in ("latent", "embedding", "encoder_width", "encoder_layers", "train_samples"):
+        for name in ("latent", "encoder_width", "encoder_layers", "train_samples"):
             require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         for name in ("input_scale", "target_scale", "noise_floor"):
             value = getattr(self, name)
             require(0 < value < math.inf, name, "a number above 0", value)
-        for name in ("refinements", "cuts"):
+        for name in ("embedding", "refinements", "cuts"):
             require(getattr(self, name) >= 0, name, "at least 0", getattr(self, name))
         require(self.cut_way >= 2, "cut_way", "at least 2", self.cut_way)
         for name in ("kl_weight", "prototype_weight"):
@@ -124,6 +130,7 @@ class SimpaLatent(Algorithm):
         decoder = self._decoder(model)
         encoder, *refinements = self._readers(decoder)
         log_std, spread, step = (0.0, 0.0, 0.0) if self.mixed_model else (START_LOG_STD, 0.3, 0.1)
+        spread = 0.1 * spread if self.start_at_means else spread
         parts = {"encoder": encoder.init(generator, spread)} | decoder.init(generator)
         parts["encoder"]["head.bias"][self.latent :] = log_std
         return parts | {
@@ -131,9 +138,12 @@ class SimpaLatent(Algorithm):
         }
 
     def shared_network(self, model: Model) -> Network | None:
-        return model.network.with_outputs(self.embedding) if model.kind == "classification" else None
+        return self._network(model) if model.kind == "classification" else None
 
     def fit(self, meta: Parts, model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
+        decoder = self._decoder(model)
+        if isinstance(decoder, HeadDecoder) and decoder.means:
+            return decoder.along(meta, torch.cat([group.x[:FIT_EXAMPLES] for group in groups]))
         if not self.mixed_model:
             return meta
         scaled = [Batch(group.x / self.input_scale, group.y / self.target_scale) for group in groups]
@@ -180,8 +190,8 @@ class SimpaLatent(Algorithm):
             loss, info = self._loss(meta, model, task, noise, stage)
         if model.kind == "regression" or self.prototype_weight == 0:
             return loss, info
-        means = class_means(support.x, support.y, model.outputs)
-        prototypes = model.loss(prototype_logits(query.x, means), query.y).mean()
+        assert isinstance(decoder, HeadDecoder)
+        prototypes = model.loss(decoder.prototype_logits(meta, support, query.x), query.y).mean()
         return loss + self.prototype_weight * prototypes, info | {"prototype_loss": prototypes}
 
     def _loss_of_cut(
@@ -220,10 +230,15 @@ class SimpaLatent(Algorithm):
     def _decoder(self, model: Model) -> Decoder:
         """The decoder of the kind of task."""
         if model.kind == "classification":
-            network = model.network.with_outputs(self.embedding)
-            return HeadDecoder(network, self.embedding, self.latent, model.outputs)
+            network = self._network(model)
+            width = self.embedding or model.network.width
+            return HeadDecoder(network, width, self.latent, model.outputs, self.start_at_means)
         family = WeightGenerator(model.network.with_outputs(2), self.latent, self.generator_hidden)
         return NetworkDecoder(family, self.input_scale, self.target_scale, self.noise_floor, self.mixed_model)
+
+    def _network(self, model: Model) -> Network:
+        """For classification, the network that embeds."""
+        return model.network.with_outputs(self.embedding) if self.embedding else model.network.embedding
 
     def _readers(self, decoder: Decoder) -> list[Reader]:
         """The encoder, and one for each refinement."""

@@ -6,6 +6,7 @@
 | classification | one per class, (C, d) | the class's row of a linear head above an embedding that all tasks share |
 """
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,13 +18,17 @@ from torch.nn import functional
 from fewsure.networks.losses import cross_entropy, gaussian_log_likelihood
 from fewsure.posteriors import outputs
 from fewsure.posteriors.latent import WeightGenerator, spread_init
-from fewsure.posteriors.prototypes import class_means
+from fewsure.posteriors.prototypes import class_means, cosines, prototype_logits
 from fewsure.types import Batch, Info, Network, Parts
 
 FAR = 3.0
 """Residuals that an encoder sees are cut there, in shares of `target_scale`."""
 START_LOG_STD = -1.0
 """ln σ that a latent starts with."""
+START_SCALE = 10.0
+"""The multiple of the cosine between an input and the mean of a class that logits start at."""
+DIRECTION = 0.25
+"""The length of the rows of A that are directions of embeddings."""
 ROW_SPREAD = 0.1
 """The spread of the part that one number of a latent adds to a row of a head, at the start."""
 
@@ -172,6 +177,8 @@ class HeadDecoder:
     """Numbers of the embedding."""
     latent: int
     way: int
+    means: bool = False
+    """Whether a latent starts at the mean of its class."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -187,7 +194,20 @@ class HeadDecoder:
 
     def init(self, generator: torch.Generator) -> Parts:
         rows = ROW_SPREAD * torch.randn(self.latent, self.width + 1, generator=generator)
-        return {"embedding": self.network.init(generator), "head": {"rows": rows}}
+        scale = torch.tensor(START_SCALE).log()
+        start = {"log_gain": scale - math.log(DIRECTION**2 * self.width), "log_scale": scale} if self.means else {}
+        return {"embedding": self.network.init(generator), "head": {"rows": rows} | start}
+
+    def along(self, parts: Parts, x: Tensor) -> Parts:
+        """The parameters whose matrix A has the directions in which the embeddings of these inputs differ most."""
+        embedded = _normalised(self.embed(parts, x))
+        directions = torch.linalg.svd(embedded - embedded.mean(0), full_matrices=False).Vh[: self.latent]
+        return parts | {"head": parts["head"] | {"rows": functional.pad(DIRECTION * directions, (0, 1))}}
+
+    def prototype_logits(self, parts: Parts, support: Batch, x: Tensor) -> Tensor:
+        """The logits of prototypical networks on embedded inputs: of cosines where latents start at means."""
+        means = class_means(support.x, support.y, self.way)
+        return parts["head"]["log_scale"].exp() * cosines(x, means) if self.means else prototype_logits(x, means)
 
     def embed(self, parts: Parts, x: Tensor) -> Tensor:
         return self.network(parts["embedding"], x)
@@ -206,8 +226,13 @@ class HeadDecoder:
     def collected(self, members: Tensor) -> Tensor:
         return members
 
-    def first(self, parts: Parts, support: Batch) -> None:
-        """Nothing is known."""
+    def first(self, parts: Parts, support: Batch) -> Tensor | None:
+        """μ = g A m with the mean m of a class, so that its logit is a cosine with m that A sees."""
+        if not self.means:
+            return None
+        mean = _normalised(class_means(support.x, support.y, self.way))
+        z = parts["head"]["log_gain"].exp() * mean @ parts["head"]["rows"][:, :-1].mT
+        return torch.cat([z, torch.zeros_like(z)], -1)
 
     def outputs(self, parts: Parts, z: Tensor, x: Tensor) -> Tensor:
         """The logits of each class."""

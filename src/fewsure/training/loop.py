@@ -151,9 +151,10 @@ def train(
 def _begun(run: Run, device: torch.device, *, fits: bool = True) -> Checkpoint:
     """The last checkpoint, or the first: the initial meta-parameters, fitted to the training groups and then kept."""
     experiment, began = run.experiment, time.perf_counter()
-    if run.has_checkpoint or experiment.start != RANDOM_START:
+    if run.has_checkpoint and (run.metrics() or experiment.start == RANDOM_START):
         return run.load(device)
-    meta = {part: _on(device, params) for part, params in run.initial().meta.items()}
+    first = run.load(device) if experiment.start != RANDOM_START else run.initial()
+    meta = {part: _on(device, params) for part, params in first.meta.items()}
     if not fits:
         return Checkpoint(0, meta, {})
     generator = streams.generator(experiment.training.seed, "fit", device=device)
