@@ -174,11 +174,11 @@ def test_replayed_blocks_of_an_evaluation_are_the_plain_ones_bit_for_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     experiment = quick(*case, blobs)
-    meta = initial_meta(experiment, CPU)
+    meta, tasks = initial_meta(experiment, CPU), 4 * BLOCK + 3
     found = []
     for plain_calls in (NEVER, 1):
         monkeypatch.setattr(cpu_graph, "PLAIN_CALLS", plain_calls)
-        blocks = UnseenBlocks(experiment, meta, 0, "validation")
-        found.append(blocks.records(0, 4 * BLOCK + 3, lambda done: None))
+        blocks = UnseenBlocks(experiment, meta, 0, "validation", tasks)
+        found.append(blocks.records(0, tasks, lambda done: None))
         assert blocks._recorded.is_recorded == (plain_calls == 1)
     assert all(torch.equal(found[1][name], value) for name, value in found[0].items())

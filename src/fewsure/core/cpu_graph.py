@@ -82,6 +82,8 @@ class _Memory:
     """Whether it was there before the work, holds numbers that are always the same, or others."""
     storage: torch.UntypedStorage | None = None
     """The memory in replays, if the work's own tensors are not there any more."""
+    taken: Tensor | None = None
+    """Instead, the tensor that takes up what an operation returns, where all tensors in the memory are alike."""
     last: int = -1
     """The number of the call that uses it last."""
 
@@ -100,6 +102,8 @@ class _View(NamedTuple):
         """The tensor in the memory of replays."""
         if self.tensor is not None:
             return self.tensor
+        if self.memory.taken is not None:
+            return self.memory.taken
         assert self.memory.storage is not None
         return torch.empty(0, dtype=self.dtype).set_(self.memory.storage, self.offset, self.shape, self.strides)
 
@@ -118,10 +122,15 @@ class _Call(NamedTuple):
         return str(self.operation.overloadpacket.__name__)
 
     @property
+    def given(self) -> list[_View]:
+        """The tensors whose numbers it takes."""
+        leaves = pytree.tree_leaves((self.arguments, self.options), is_leaf=_is_view)
+        return [leaf for leaf in leaves if _is_view(leaf)] if self.name not in _SHAPED else []
+
+    @property
     def reads(self) -> set[_Memory]:
         """The memories of the numbers that it is given, and may change."""
-        given = (self.arguments, self.options) if self.name not in _SHAPED else ()
-        return {leaf.memory for leaf in pytree.tree_leaves(given, is_leaf=_is_view) if _is_view(leaf)}
+        return {view.memory for view in self.given}
 
     @property
     def fills(self) -> set[_Memory]:
@@ -132,6 +141,12 @@ class _Call(NamedTuple):
     def is_random(self) -> bool:
         """Whether it draws from a generator."""
         return torch.Tag.nondeterministic_seeded in self.operation.tags
+
+    @property
+    def only_returns(self) -> bool:
+        """Whether it cannot fill tensors that are there."""
+        fills = self.name in _SHAPED | _COPIES or self.operation in _SAME or _into(self.operation) is not None
+        return bool(self.results) and not fills
 
     def kernel(self) -> Kernel:
         """The same in the memory of replays."""
@@ -146,9 +161,12 @@ class _Call(NamedTuple):
             return partial(self.operation._op, *arguments, **options)
         if self.name == "bmm" and arguments[0].shape[-1] == 1:  # many times faster, with the same numbers
             return partial(torch.mul, *arguments, out=results[0])
+        if self.only_returns:
+            takers: list[Any] = [
+                view.made().copy_ if view.memory.taken is None else view.made().set_ for view in self.results
+            ]
+            return partial(_take_results, takers, partial(self.operation._op, *arguments, **options))
         into, *more = _SAME.get(self.operation, (_into(self.operation),))
-        if into is None:
-            return partial(_copy_results, self.operation, arguments, options, results)
         schema = into._schema.arguments
         options = {name: value for name, value in options.items() if name in {argument.name for argument in schema}}
         outs = [argument.name for argument in schema if argument.is_out]
@@ -195,17 +213,28 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for position, call in enumerate(calls):
             for memory in call.reads | call.fills:
                 memory.last = position
-        kernels, free = [], list[torch.UntypedStorage]()
+        views: dict[_Memory, set[Any]] = {}
+        for view in (view for call in calls for view in (*call.given, *call.results)):
+            views.setdefault(view.memory, set()).add((view.dtype, view.offset, view.shape, view.strides))
+        for view in (view for call in calls if call.only_returns for view in call.results):
+            if view.memory.storage is None and len(views[view.memory]) == 1:
+                view.memory.taken = torch.empty(0, dtype=view.dtype)
+        kernels, free = list[Kernel](), list[torch.UntypedStorage]()
         lent = set[_Memory]()
         for position, call in enumerate(calls):
             for memory in call.fills:
-                if memory.storage is None:
-                    memory.storage = _taken(free, memory.size)
+                if memory.storage is None and memory.taken is None:
+                    memory.storage = _fitting(free, memory.size)
                     lent.add(memory)
             kernels.append(call.kernel())
             ended = {memory for memory in lent if memory.last == position}
             free += [memory.storage for memory in ended if memory.storage is not None]
             lent -= ended
+            kernels += [
+                partial(memory.taken.set_)  # to nothing
+                for memory in call.reads | call.fills
+                if memory.taken is not None and memory.last == position
+            ]
         return kernels
 
     def _needed(self) -> list[_Call]:
@@ -280,12 +309,12 @@ def _into(operation: Any) -> Any:
     return None
 
 
-def _copy_results(operation: Any, arguments: Any, options: Any, results: list[Tensor]) -> None:
-    for result, value in zip(results, _tensors(operation._op(*arguments, **options)), strict=True):
-        result.copy_(value)
+def _take_results(takers: list[Callable[[Tensor], object]], operation: Callable[[], Any]) -> None:
+    for take, value in zip(takers, _tensors(operation()), strict=True):
+        take(value)
 
 
-def _taken(free: list[torch.UntypedStorage], size: int) -> torch.UntypedStorage:
+def _fitting(free: list[torch.UntypedStorage], size: int) -> torch.UntypedStorage:
     """The smallest free memory that is large enough and not much too large, or a new one."""
     fitting = [storage for storage in free if size <= storage.nbytes() <= 2 * size]
     if not fitting:

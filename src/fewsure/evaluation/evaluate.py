@@ -189,7 +189,7 @@ class UnseenBlocks:
         self._every_task = _every_task(experiment, self._source.model, meta, shared, scorer(experiment).score)
         self._generator = torch.Generator(self._device)
         on_gpu = self._device.type == "cuda"
-        fits = experiment.training.cuda_graph if on_gpu else not better_looped(experiment.model.network, self._device)
+        fits = experiment.training.cuda_graph if on_gpu else not better_looped(self._source.model.network, self._device)
         self._recorded = recording(self._generator, name="a block of tasks", records=fits and world_size() == 1)
 
     def records(self, first: int, tasks: int, progress: Callable[[int], None]) -> dict[str, Tensor]:
