@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from fewsure.bench.cases import maml
 from fewsure.bench.timing import initial_meta
 from fewsure.core import cpu_graph
 from fewsure.core.cpu_graph import CpuGraph
+from fewsure.core.recording import Replayed
 from fewsure.evaluation.evaluate import BLOCK, UnseenBlocks
 from fewsure.training.experiment import Experiment
 from fewsure.training.loop import train
@@ -182,3 +184,31 @@ def test_replayed_blocks_of_an_evaluation_are_the_plain_ones_bit_for_bit(
         found.append(blocks.records(0, tasks, lambda done: None))
         assert blocks._recorded.is_recorded == (plain_calls == 1)
     assert all(torch.equal(found[1][name], value) for name, value in found[0].items())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_convolutions_are_replayed_in_each_thread_with_the_same_numbers(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = maml("conv4 28×28").with_options("training", tasks=4).experiment.at_known_precision()
+    experiment = dataclasses.replace(experiment, algorithm=dataclasses.replace(experiment.algorithm, inner_steps=1))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        monkeypatch.setattr(cpu_graph, "PLAIN_CALLS", NEVER)
+        plain, log, _ = updated(experiment)
+        monkeypatch.setattr(cpu_graph, "PLAIN_CALLS", 1)
+        replayed, same_log, _ = updated(experiment)
+    finally:
+        torch.set_num_threads(before)
+    assert_close(replayed, plain, 0)
+    assert same_log == log
+
+
+def test_a_replayed_function_takes_the_numbers_and_shapes_of_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_graph, "PLAIN_CALLS", 0)
+    summed = Replayed(lambda tree, factor: {"sum": factor * tree["x"].sum(0)}, name="the sum")
+    for size in (2, 3, 2):
+        for number in (1.0, 5.0):
+            found = summed({"x": torch.full((size,), number)}, 2)
+            assert float(found["sum"]) == 2 * size * number

@@ -113,7 +113,8 @@ class Conv4:
         maps = _channels_last(maps) if maps.device.type == "cpu" else maps
         dtype = rounded_on_cpu(maps)
         for block in range(self.BLOCKS):
-            weight, bias = (params[f"{block}.{name}"].to(dtype) for name in ("weight", "bias"))
+            weight = params[f"{block}.weight"].to(dtype)
+            bias = params[f"{block}.bias"].to(dtype) if self.norm == "none" else None  # a norm takes it out
             if self._strides(block):
                 maps = functional.conv2d(maps.to(dtype), weight, bias, stride=2, padding=2)
             else:
@@ -143,7 +144,7 @@ class Conv4:
         return self.norm == "batch" and not self.strided and self.filters in (16, 32, 64, 128) and fused_kernels_fit(x)
 
     def _fused_blocks(self, params: Params, x: Tensor) -> Tensor:
-        """The same function by kernels of our own, on a GPU. The bias has no part in it: the norm takes it out."""
+        """The same function by kernels of our own, on a GPU."""
         x = x.permute(0, 2, 3, 1)
         for block in range(self.BLOCKS):
             x = conv_block(x, params[f"{block}.weight"], input_gradient=block > 0)

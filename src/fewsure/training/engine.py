@@ -1,7 +1,7 @@
 """The meta-step: one-task code, vectorised over a meta-batch, averaged and differentiated."""
 
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fewsure.core.cores import map_in_threads
+from fewsure.core.recording import Replayed
 from fewsure.core.vectorise import better_looped, count, for_each, take
 from fewsure.kernels.fused import fused_kernels
 from fewsure.types import Algorithm, Info, Model, Noise, Parts, Stage, Task
@@ -25,7 +26,8 @@ class Engine:
     loop: bool = False
     """One task after another instead of vectorised. The numbers do not depend on it."""
     threads: bool = False
-    """Chunks side by side, in threads of one core each. The numbers do not depend on it, but for rounding."""
+    """Chunks side by side, in threads of one core each, in which they are recorded and replayed. The numbers do not
+    depend on it, but for rounding."""
     fuses: bool = True
     """Use fused kernels where they fit. The numbers do not depend on it, but for rounding."""
 
@@ -47,19 +49,24 @@ class Engine:
 
     def gradient(self, meta: Parts, tasks: Task, shared: Noise, noise: Noise, stage: Stage) -> tuple[Parts, Info]:
         """The gradient of `loss` in every meta-parameter, and its info: the sum of what each chunk of tasks adds."""
+        of_chunk = self._replayed if self.threads else self._of_chunk
         total = count(tasks)
         size = min(self.chunk_size or total, total)
 
         def share_of_chunk(first: int) -> Any:
             chunk = slice(first, first + size)
             share = (min(first + size, total) - first) / total
-            found = self._of_chunk(meta, take(tasks, chunk), shared, take(noise, chunk), stage)
+            found = of_chunk(meta, take(tasks, chunk), shared, take(noise, chunk), stage)
             return found if share == 1 else pytree.tree_map(lambda value: share * value, found)
 
         run = map_in_threads if self.threads else map
         with fused_kernels(allowed=self.fuses and not self.algorithm.differentiates_twice):
             parts, info = reduce(partial(pytree.tree_map, torch.add), run(share_of_chunk, range(0, total, size)))
         return parts, info
+
+    @cached_property
+    def _replayed(self) -> Replayed:
+        return Replayed(self._of_chunk, name="the update of a task")
 
     def _of_chunk(self, meta: Parts, tasks: Task, shared: Noise, noise: Noise, stage: Stage) -> tuple[Parts, Info]:
         """The gradient of `loss` and its info, of tasks that are held in memory at once.

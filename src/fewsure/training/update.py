@@ -2,7 +2,7 @@
 
 On a GPU the recording is a CUDA graph of the whole update, from the sampling of tasks to Adam's step and the logged
 sums. A replay costs the host one call, whatever the algorithm does. On a CPU it is the list of all its kernels, if
-tasks are vectorised. Each number of support examples has a recording of its own.
+tasks are vectorised; else each thread has one of a task. Each number of support examples has a recording of its own.
 """
 
 from collections.abc import Callable
