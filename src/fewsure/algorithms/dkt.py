@@ -18,12 +18,12 @@ from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fewsure.algorithms.parts import linear_gaussian
 from fewsure.algorithms.parts.class_tasks import fit_to_tasks
 from fewsure.algorithms.parts.kernels import Kernel, covariance, init_kernels, variances
 from fewsure.algorithms.parts.shares import log_shares, shares_init, with_shares
+from fewsure.core.vectorise import indicators
 from fewsure.errors import require, require_known
 from fewsure.types import Algorithm, Batch, Info, Kind, Model, Network, Noise, Parts, Stage, Task
 
@@ -102,7 +102,7 @@ class Dkt(Algorithm):
 
 def _targets(y: Tensor, model: Model) -> Tensor:
     """(n, C)."""
-    return functional.one_hot(y, model.outputs).double() - 1 / model.outputs
+    return indicators(y, model.outputs).double() - 1 / model.outputs
 
 
 def _noise_std(parts: Parts) -> Tensor:

@@ -29,7 +29,7 @@ from fewsure.algorithms.parts.group_evidence import (
     statistics,
     whitened_statistics,
 )
-from fewsure.core.vectorise import stack_components
+from fewsure.core.vectorise import indicators, stack_components
 from fewsure.errors import require
 from fewsure.theory.chance import is_gain
 from fewsure.types import Algorithm, Batch, Draw, Info, Kind, Mixture, Model, Network, Noise, Parts, Stage, Task
@@ -315,7 +315,7 @@ def _covariance(columns: Mapping[str, Tensor], variances: Mapping[str, Tensor]) 
 
 def _indicators(y: Tensor, model: Model) -> Tensor:
     """1[y = c] − 1/C (N, C) in double precision."""
-    return functional.one_hot(y, model.outputs).double() - 1 / model.outputs
+    return indicators(y, model.outputs).double() - 1 / model.outputs
 
 
 def _scale(meta: Parts) -> Tensor:

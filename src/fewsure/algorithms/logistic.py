@@ -23,6 +23,7 @@ from fewsure.algorithms.linear import with_intercept
 from fewsure.algorithms.parts.class_tasks import fit_to_tasks
 from fewsure.algorithms.parts.group_evidence import minimise
 from fewsure.algorithms.parts.linear_gaussian import add_noise, cholesky
+from fewsure.core.vectorise import indicators
 from fewsure.errors import require
 from fewsure.types import Algorithm, Batch, Info, Kind, Model, Noise, Parts, Stage, Task
 
@@ -64,7 +65,7 @@ class Logistic(Algorithm):
         variance = (2 * meta["prior"]["log_std"].double()).exp()
         covariance = variance * features @ features.mT
         factor = cholesky(add_noise(covariance / 2, torch.ones(()).to(features)))
-        labels = functional.one_hot(support.y, model.outputs).to(features)
+        labels = indicators(support.y, model.outputs).to(features)
         mean = meta["pooled"]["mean"].double() if "pooled" in meta else torch.zeros_like(features.mT @ labels)
         dual, start = torch.zeros_like(labels), features @ mean
         for _ in range(self.solver_steps):

@@ -21,10 +21,10 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fewsure.algorithms.parts.class_tasks import fit_to_tasks
 from fewsure.algorithms.parts.linear_gaussian import cholesky
+from fewsure.core.vectorise import indicators
 from fewsure.errors import require
 from fewsure.types import Algorithm, Batch, Info, Kind, Model, Network, Noise, Parts, Stage, Task
 
@@ -66,7 +66,7 @@ class MetaOptNet(Algorithm):
         return meta if self.learn_features else fit_to_tasks(self, meta, ["machine"], model, groups, generator)
 
     def adapt(self, meta: Parts, model: Model, support: Batch, noise: Noise) -> Parts:
-        x, labels = self._features(meta, model, support.x), functional.one_hot(support.y, model.outputs).double()
+        x, labels = self._features(meta, model, support.x), indicators(support.y, model.outputs).double()
         machine = {name: value.double().exp() for name, value in meta["machine"].items()}
         scaled = machine["log_penalty"] * x @ x.mT
         duals = labels - differentiable(*solve_dual(scaled.detach(), labels, self.solver_steps), scaled, labels)

@@ -19,11 +19,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fewsure.algorithms.parts.class_tasks import fit_to_tasks
 from fewsure.algorithms.parts.linear_gaussian import add_noise, cholesky
 from fewsure.algorithms.parts.shares import log_shares, shares_init, with_shares
+from fewsure.core.vectorise import indicators
 from fewsure.errors import require
 from fewsure.types import Algorithm, Batch, Info, Kind, Model, Network, Noise, Parts, Stage, Task
 
@@ -86,7 +86,7 @@ class MetaQda(Algorithm):
                 log_determinant,
             )
 
-        members = functional.one_hot(support.y, model.outputs).to(z).mT
+        members = indicators(support.y, model.outputs).to(z).mT
         means, roots, log_determinants = torch.func.vmap(posterior)(members)
         kappas, degrees, width = kappa + members.sum(-1), delta + members.sum(-1), z.shape[-1]
         spread = (kappas + 1) / kappas  # of the scale, times the degrees

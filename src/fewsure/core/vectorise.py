@@ -73,6 +73,16 @@ def better_looped(network: Network, device: torch.device, *, shared_layer: bool 
     return not shared_layer or height * width > SMALL_IMAGE
 
 
+def indicators(y: Tensor, classes: int) -> Tensor:
+    """(…, classes): whether each number is that of the class. Unlike `one_hot` it does not look at the numbers.
+
+    >>> indicators(torch.tensor([1, 0]), 2)
+    tensor([[False,  True],
+            [ True, False]])
+    """
+    return y.unsqueeze(-1) == torch.arange(classes, device=y.device)
+
+
 def count(tree: Any) -> int:
     """T, of a tree whose leaves have a leading T."""
     return int(pytree.tree_leaves(tree)[0].shape[0])

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from fewsure.core.vectorise import indicators
 from fewsure.networks.losses import cross_entropy, gaussian_log_likelihood
 from fewsure.posteriors import outputs
 from fewsure.posteriors.latent import WeightGenerator, spread_init
@@ -214,13 +215,13 @@ class HeadDecoder:
 
     def members(self, parts: Parts, support: Batch) -> Tensor:
         """The mean of each class, and the logarithm of the number of its examples; a half stands for none."""
-        count = functional.one_hot(support.y, self.way).to(support.x.dtype).sum(0).clamp(min=0.5)
+        count = indicators(support.y, self.way).to(support.x.dtype).sum(0).clamp(min=0.5)
         return torch.cat([_normalised(class_means(support.x, support.y, self.way)), count.log().unsqueeze(-1)], -1)
 
     def missed(self, parts: Parts, support: Batch, z: Tensor) -> Tensor:
         """The gradient of the log-likelihood in the weights of each row, per example of the class."""
         logits = self.outputs(parts, z.unsqueeze(0), support.x)[0]
-        member = functional.one_hot(support.y, self.way).to(logits.dtype)
+        member = indicators(support.y, self.way).to(logits.dtype)
         return (member - logits.softmax(-1)).T @ _normalised(support.x) / member.sum(0).clamp(min=1).unsqueeze(-1)
 
     def collected(self, members: Tensor) -> Tensor:

@@ -4,6 +4,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from fewsure.core.vectorise import indicators
+
 
 def class_means(embedded: Float[Tensor, "N f"], y: Int[Tensor, " N"], way: int) -> Float[Tensor, "C f"]:
     """The mean of the examples of each of `way` classes (Eq. 1). A class without examples gets the mean of all.
@@ -13,7 +15,7 @@ def class_means(embedded: Float[Tensor, "N f"], y: Int[Tensor, " N"], way: int) 
     tensor([[1.],
             [5.]])
     """
-    member = functional.one_hot(y, way).to(embedded.dtype)
+    member = indicators(y, way).to(embedded.dtype)
     count = member.sum(0).unsqueeze(-1)
     return (member.T @ embedded / count.clamp(min=1)).where(count > 0, embedded.mean(0))
 

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from fewsure.algorithms.parts.sets import linear, linear_init, named, normal_init, normalised
 from fewsure.algorithms.parts.shares import log_shares, shares_init, with_shares
-from fewsure.core.vectorise import for_each
+from fewsure.core.vectorise import for_each, indicators
 from fewsure.errors import require
 from fewsure.networks.losses import gaussian_log_likelihood
 from fewsure.posteriors.prototypes import class_means
@@ -141,7 +141,7 @@ class InContext(Algorithm):
             meta = meta if self.process is None else self.process.adapt(meta, model, support, noise)
             return meta | {"memory": memory} | ({"support": support._asdict()} if self.imagined else {})
         tokens = self._tokens(meta, model, support.x, None)
-        member = functional.one_hot(support.y, model.outputs).to(tokens.dtype)
+        member = indicators(support.y, model.outputs).to(tokens.dtype)
         memory, tokens = self.read(meta, tokens, member @ member.T)
         means = class_means(self._ends(meta, tokens), support.y, model.outputs)
         return meta | {"memory": memory, "classes": {"mean": means} | log_shares(meta, support.y, model.outputs)}
@@ -172,7 +172,7 @@ class InContext(Algorithm):
                 at = (self.input_scale * RANGE * (2 * place - 1)).unsqueeze(0)
                 log_weights, means, stds = self._density(self.adapt(posterior, model, known, {}), model, at)
                 below = log_weights.exp().cumsum(-1)[:, :-1] < gaussian
-                chosen = functional.one_hot(below.sum(-1), self.gaussians)
+                chosen = indicators(below.sum(-1), self.gaussians)
                 y = ((means + stds * label) * chosen).sum(-1, keepdim=True)
                 known = Batch(torch.cat([known.x, at]), torch.cat([known.y, y]))
             return self._mean(self.adapt(posterior, model, known, {}), model, x)

@@ -8,8 +8,8 @@ logarithm of the share to the logit. A support set that misses a class then make
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from fewsure.core.vectorise import indicators
 from fewsure.types import Model, Params, Parts
 
 PART = "shares"
@@ -32,7 +32,7 @@ def log_shares(meta: Parts, y: Tensor, classes: int) -> Params:
     if PART not in meta:
         return {}
     strength = meta[PART]["log_strength"].exp()
-    counts = functional.one_hot(y, classes).sum(0) + strength * meta[PART]["log_rates"].softmax(-1)
+    counts = indicators(y, classes).sum(0) + strength * meta[PART]["log_rates"].softmax(-1)
     return {"log_share": (counts / (len(y) + strength)).log()}
 
 
