@@ -3,7 +3,9 @@
 import dataclasses
 import itertools
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -257,3 +259,25 @@ def test_a_step_is_that_of_torchs_plain_optimiser_and_a_gradient_that_is_not_fin
     assert all(torch.equal(value, after[key]) for key, value in before.items())
     shapes = {key: value.shape for key, value in optimiser.state().items()}
     assert shapes == optimiser_shapes(meta, name, 0.8)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_an_optimiser_makes_the_steps_of_torchs_own_bit_for_bit(name: Any, weight_decay: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"weight": (3, 4), "bias": (5,)}
+    meta = {"part": {key: torch.randn(shape, generator=generator) for key, shape in shapes.items()}}
+    same = [value.clone().requires_grad_() for value in meta["part"].values()]
+    ours = Optimiser(meta, torch.device("cpu"), name=name, weight_decay=weight_decay)
+    ours.set_learning_rate(0.01)
+    options: dict[str, Any] = {"lr": torch.tensor(0.01), "weight_decay": weight_decay, "fused": True}
+    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": partial(torch.optim.SGD, momentum=0.9)}
+    torchs = kinds[name](same, **options)
+    for _ in range(4):
+        gradient = {"part": {key: torch.randn(shape, generator=generator) for key, shape in shapes.items()}}
+        for value, slope in zip(same, gradient["part"].values(), strict=True):
+            value.grad = slope.clone()
+        ours.step(gradient)
+        torchs.step()
+    for found, expected in zip(meta["part"].values(), same, strict=True):
+        assert torch.equal(found, expected)

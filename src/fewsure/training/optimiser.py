@@ -11,6 +11,52 @@ from fewsure.types import Parts
 OptimiserName = Literal["adam", "adamw", "muon", "sgd"]
 
 
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+"""Adam's, as its authors propose."""
+
+
+class Fused:
+    """Adam, AdamW or SGD by torch's fused kernels, which pass over the parameters once.
+
+    They can scale a gradient, or leave everything as it is. Torch's own optimisers would import its compiler, which
+    takes longer than the rest of a start.
+    """
+
+    def __init__(self, leaves: list[Tensor], lr: Tensor, name: OptimiserName, weight_decay: float, momentum: float):
+        self._name, self._momentum = name, momentum
+        self._options: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "maximize": False}
+        self.state: dict[Tensor, dict[str, Tensor]] = {leaf: {} for leaf in leaves}
+        self.grad_scale = self.found_inf = torch.zeros(())
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step, divided by `grad_scale`; nothing where `found_inf`."""
+        if self.state:
+            grads = [leaf.grad for leaf in self.state]
+            options = self._options | {"grad_scale": self.grad_scale, "found_inf": self.found_inf}
+            (self._descend if self._name == "sgd" else self._adapt)(list(self.state), grads, options)
+
+    def _descend(self, leaves: list[Tensor], grads: list[Any], options: dict[str, Any]) -> None:
+        buffers = self._moments("momentum_buffer") if self._momentum else []
+        options |= {"momentum": self._momentum, "dampening": 0.0, "nesterov": False, "is_first_step": False}
+        torch._fused_sgd_(leaves, grads, buffers, **options)
+
+    def _adapt(self, leaves: list[Tensor], grads: list[Any], options: dict[str, Any]) -> None:
+        for leaf, state in self.state.items():
+            state.setdefault("step", torch.zeros((), device=leaf.device))
+        steps = [state["step"] for state in self.state.values()]
+        moments = self._moments("exp_avg"), self._moments("exp_avg_sq")
+        options |= {"beta1": BETAS[0], "beta2": BETAS[1], "eps": EPSILON, "amsgrad": False}
+        torch._foreach_add_(steps, 1)
+        (torch._fused_adam_ if self._name == "adam" else torch._fused_adamw_)(
+            leaves, grads, *moments, [], steps, **options
+        )
+        torch._foreach_sub_(steps, [self.found_inf] * len(steps))
+
+    def _moments(self, name: str) -> list[Tensor]:
+        return [state.setdefault(name, torch.zeros_like(leaf)) for leaf, state in self.state.items()]
+
+
 class Optimiser:
     """Updates meta-parameters in place from gradients that are handed to it."""
 
@@ -25,17 +71,11 @@ class Optimiser:
     ) -> None:
         self._leaves = {f"{part}/{name}": value for part, params in meta.items() for name, value in params.items()}
         self._lr = torch.zeros((), device=device)
-        # Fused, an optimiser passes over the parameters once, and can scale a gradient or leave everything as it is.
-        options: dict[str, Any] = {"lr": self._lr, "weight_decay": weight_decay, "fused": True}
-        leaves = list(self._leaves.values()) or [torch.zeros((), device=device)]  # a method may have nothing to learn
+        leaves = list(self._leaves.values())
         matrices = [leaf for leaf in leaves if name == "muon" and muon.fits(leaf)]
         others = [leaf for leaf in leaves if not any(leaf is matrix for matrix in matrices)]
-        if name == "sgd":
-            parts: list[Any] = [torch.optim.SGD(others, momentum=momentum, **options)]
-        else:
-            kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
-            parts = [kind(others, capturable=device.type == "cuda", **options)]
-        self._parts = parts + ([muon.Muon(matrices, self._lr, weight_decay)] if matrices else [])
+        self._parts: list[Fused | muon.Muon] = [Fused(others, self._lr, name, weight_decay, momentum)]
+        self._parts += [muon.Muon(matrices, self._lr, weight_decay)] if matrices else []
         self._norms = torch.zeros(len(self._leaves), device=device)
 
     def set_learning_rate(self, lr: float) -> None:
@@ -79,7 +119,6 @@ class Optimiser:
             for part in self._parts
             if leaf in part.state
             for moment, value in part.state[leaf].items()
-            if value is not None
         }
 
     def load(self, state: dict[str, Tensor]) -> None:
@@ -87,8 +126,7 @@ class Optimiser:
         for key, value in state.items():
             name, moment = key.rsplit("/", 1)
             leaf = self._leaves[name]
-            part = next(part for part in reversed(self._parts) if leaf in part.state or part is self._parts[0])
-            part.state[leaf][moment] = value
+            next(part for part in self._parts if leaf in part.state).state[leaf][moment] = value
 
 
 def optimiser_shapes(meta: Parts, name: OptimiserName, momentum: float) -> dict[str, torch.Size]:
