@@ -26,6 +26,7 @@ from fewsure.reproduce.run import results_figure
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import closed_form_cost  # noqa: E402 (these are beside this file)
+import everyday  # noqa: E402
 import folds  # noqa: E402
 import groups  # noqa: E402
 import in_context  # noqa: E402
@@ -37,6 +38,7 @@ import omniglot_cpu  # noqa: E402
 import omniglot_latent  # noqa: E402
 import own_tables  # noqa: E402
 import photographs  # noqa: E402
+import rounding  # noqa: E402
 import task_cost  # noqa: E402
 import unseen_groups  # noqa: E402
 import vital_signs  # noqa: E402
@@ -198,6 +200,10 @@ def _rows(target: str) -> list[dict[str, Any]]:
     return read_results(RESULTS / f"{target}.json")
 
 
+def _is_recorded(name: str) -> bool:
+    return (RESULTS / f"{name}.json").is_file()
+
+
 def _read(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
@@ -290,7 +296,10 @@ def write(out: Path | None = None) -> None:
     of_classes = omniglot_bound.section(_read("omniglot-bound"))
     write_atomically(folder / "bounds.md", latent_bounds.page(_read("latent-bounds"), of_classes))
     write_atomically(folder / "fs-mol.md", assays_page(_rows("fs-mol")))
-    bench_page([_read("bench-h200")], folder / "speed.md")
+    of_speed = {"everyday": everyday.section, "rounding": rounding.section}
+    sections = [section(_read(name)) for name, section in of_speed.items() if _is_recorded(name)]
+    records = [_read(name) for name in ("bench-cpu", "bench-h200") if _is_recorded(name)]
+    bench_page(records, folder / "speed.md", sections)
     if out is None:
         pages = ((README, filled), (COLLAPSE, filled_collapse), (LATENT, filled_latent))
         for path, fill in (*pages, (CLOSED_FORMS, filled_closed_forms), *PROBLEMS.items()):

@@ -29,12 +29,12 @@ def bench_table(record: Row) -> str:
     return "\n".join([head, "", table, *(["", *more] if more else [])])
 
 
-def bench_page(records: Sequence[Row], page: Path) -> None:
-    """Write the page, with a part for each record."""
+def bench_page(records: Sequence[Row], page: Path, sections: Sequence[str] = ()) -> None:
+    """Write the page, with a part for each record, and other sections behind the first."""
     text = (
         templates("fewsure.bench")
         .get_template("speed.md")
-        .render(table=markdown_table, parts=[_part(record) for record in records])
+        .render(table=markdown_table, parts=[_part(record) for record in records], sections=sections)
     )
     page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(page, text)

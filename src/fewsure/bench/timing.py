@@ -119,7 +119,7 @@ def initial_meta(experiment: Experiment, device: torch.device) -> Parts:
 
 
 def _median_seconds(work: Callable[[int], object], device: torch.device, seconds: float, warm_up: int) -> float:
-    """The median time of a call, over windows of calls that take about `seconds` together, or of a single long one."""
+    """The median time of a call, over windows of calls that take about `seconds` together; or the second long one."""
     calls = 0
 
     def window(size: int) -> float:
@@ -132,10 +132,10 @@ def _median_seconds(work: Callable[[int], object], device: torch.device, seconds
             torch.cuda.synchronize(device)
         return (time.perf_counter() - began) / size
 
+    if device.type == "cpu" and window(1) >= seconds:  # a GPU may take as long to load its kernels
+        return window(1)
     window(warm_up)
     first = window(1)
-    if first >= seconds:
-        return first
     size = max(1, round(seconds / WINDOWS / first))
     return statistics.median(window(size) for _ in range(WINDOWS))
 
