@@ -54,7 +54,7 @@ def network_inputs(examples: Tensor) -> Tensor:
         places = torch.arange(7, -1, -1, dtype=torch.uint8, device=examples.device)
         return (examples.unsqueeze(-1) >> places & 1).flatten(1).to(torch.get_default_dtype())
     x = examples.to(torch.get_default_dtype())
-    return x / 255 if examples.dtype == torch.uint8 else x
+    return x.div_(255) if examples.dtype == torch.uint8 else x
 
 
 def pool_checksum(examples: Tensor, starts: Tensor, classes: Sequence[str]) -> str:
