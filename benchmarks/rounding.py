@@ -1,6 +1,6 @@
 """Whether bf16 costs accuracy: ProtoNet and MAML on Omniglot, with and without it, on the same seeds and test tasks.
 
-    FEWSURE_DATA=FOLDER .venv/bin/python benchmarks/rounding.py    # 20 minutes of one core; writes results/rounding.json
+    FEWSURE_DATA=FOLDER .venv/bin/python benchmarks/rounding.py    # 20 minutes; writes results/rounding.json
     make results                                                   # docs/results/speed.md from the JSON
 
 Each training has the budget of `--preset omniglot-cpu`. A row that is done is kept.
