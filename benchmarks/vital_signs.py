@@ -197,7 +197,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "mean": {},
     "mixed": {},
     "gp": {"kernels": ROUGH},
-    "simpa-latent": {},
+    "simpa-latent": {"kernels": ROUGH, "updates": 2000, "lr_warm_up": 300},
     "tnp": {"kernels": ROUGH, "updates": 3000, "tasks": 64},
 }
 """Method → options that differ from those it recommends."""

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from fewsure.algorithms.linear import Mean, Mixed, mean_or_mixed
+from fewsure.algorithms.finite_process import FiniteProcess
+from fewsure.algorithms.gp import Gp
+from fewsure.algorithms.linear import Mean
+from fewsure.algorithms.parts.kernels import variances
 from fewsure.algorithms.simpa_latent import SimpaLatent
 from fewsure.core import streams
 from fewsure.data.sets.sine_line import SineLine
@@ -187,30 +190,51 @@ def lines(count: int, slope: float, seed: int = 0, rows: int = 20) -> list[Batch
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("refinements", [0, 2])
-@pytest.mark.parametrize("slope", [0.0, 2.0])
-def test_training_starts_at_the_mixed_model_or_the_shrunken_mean(slope: float, refinements: int) -> None:
-    """The intercept is the first latent: q is the exact posterior, and G#q the density, of the model in closed form."""
-    method = small(mixed_model=True, refinements=refinements, input_scale=1.0, target_scale=2.0, noise_floor=1e-6)
-    groups, generator = lines(30, slope), streams.generator(0, "fit")
-    meta = method.fit(method.init(MODEL, generator), MODEL, groups, generator)
-    assert (float(meta["effects"]["fixed"][1]) != 0) is (slope > 0)
-    reference = Mixed() if slope else Mean()
-    fitted = reference.fit(reference.init(MODEL, generator), MODEL, groups, generator)
-    support, x = lines(1, slope, seed=1, rows=5)[0], torch.tensor([[-1.0], [2.0]])
+def test_training_starts_at_the_process_of_the_training_groups(refinements: int) -> None:
+    """Two numbers span a random intercept and slope: q(z) is the exact posterior, and the density that of `gp`."""
+    kernels = ("constant", "linear")
+    options = {"input_scale": 1.0, "target_scale": 2.0, "noise_floor": 1e-6, "basis": 2, "refinements": refinements}
+    method, groups = small(kernels=kernels, **options), lines(30, 2.0)
+    meta = method.fit(method.init(MODEL, streams.generator(0, "init")), MODEL, groups, streams.generator(0, "fit"))
+    gp = Gp(kernels=kernels)
+    scaled = [Batch(group.x, group.y / 2.0) for group in groups]
+    fitted = gp.fit(gp.init(MODEL, streams.generator(0, "init")), MODEL, scaled, streams.generator(0, "fit"))
+    support, x = lines(1, 2.0, seed=1, rows=5)[0], torch.tensor([[-1.0], [2.0]])
     posterior = method.adapt(meta, MODEL, support, {})
+    found = method.predictive(posterior, MODEL, x, {"z": torch.randn(3, 5)})
+    halved = Batch(support.x, support.y / 2.0)
+    expected = gp.predictive(gp.adapt(fitted, MODEL, halved, {}), MODEL, x, {})
+    for ours, theirs in zip(found[1:], expected[1:], strict=True):
+        assert ours is not None
+        assert theirs is not None
+        torch.testing.assert_close(ours, 2.0 * theirs.expand_as(ours), rtol=1e-4, atol=1e-4)
+    drawn = method.predict(posterior, MODEL, x, {"z": torch.randn(20_000, 5)}).squeeze(-1)
+    torch.testing.assert_close(drawn.std(0), found.function_stds[:, 0], rtol=0.03, atol=0.0)
     q = Latent(**posterior["latent"])
-    z = torch.tensor([[0.0], [1.0]]) * torch.eye(1, 3)  # the mean, and one deviation of the intercept
-    found = method.predictive(posterior, MODEL, x, {"z": z})
-    expected = reference.predictive(reference.adapt(fitted, MODEL, support, {}), MODEL, x, {})
-    torch.testing.assert_close(found.means[:, :1], expected.means, rtol=1e-3, atol=1e-3)
-    variance = (found.means[:, 1:] - found.means[:, :1]).square() + found.stds[:, :1].square()
-    torch.testing.assert_close(variance.sqrt(), expected.stds, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(q.mean[1:], torch.zeros(2))
+    root = q.log_std[:2].exp().diag() @ q.turn[:2, :2]
+    normal = torch.distributions.MultivariateNormal
+    exact = torch.distributions.kl_divergence(normal(q.mean[:2], root @ root.mT), normal(torch.zeros(2), torch.eye(2)))
+    torch.testing.assert_close(q.first(2).kl(), exact)
+    torch.testing.assert_close(q.mean[2:], torch.zeros(3))
 
 
 @pytest.mark.usefixtures("float64")
-def test_with_a_mixed_model_the_meta_gradient_equals_finite_differences() -> None:
-    method = small(mixed_model=True)
+def test_what_a_basis_leaves_of_a_process_is_noise() -> None:
+    """The variance of a label is that of the whole process, however few numbers stand for it."""
+    groups = lines(6, 1.0)
+    for size in (1, 4):
+        process = FiniteProcess(("constant", "exponential"), size)
+        parts = process.fit(MODEL, groups, torch.Generator())
+        x = torch.linspace(-2, 2, 7).unsqueeze(-1)
+        _, features, rest = process.at(parts, x)
+        torch.testing.assert_close(features.square().sum(-1) + rest, variances(process.kernels, parts["kernel"], x))
+        inputs = parts["basis"]["inputs"]
+        assert bool((process.at(parts, inputs)[2] < 1e-5 * variances(process.kernels, parts["kernel"], inputs)).all())
+
+
+@pytest.mark.usefixtures("float64")
+def test_with_a_process_and_a_mixture_as_noise_the_meta_gradient_equals_finite_differences() -> None:
+    method = small(kernels=("constant", "rbf"), basis=3, gaussians=3)
     meta, *rest = problem(method)
     change = random_direction(meta)
     meta = {
@@ -221,12 +245,21 @@ def test_with_a_mixed_model_the_meta_gradient_equals_finite_differences() -> Non
     assert_gradient_equals_finite_differences(method, MODEL, (meta, *rest), step=1e-6)
 
 
-def test_fixed_effects_of_few_groups_must_earn_their_place() -> None:
-    """Five groups are no test, and columns without an effect no gain."""
+def test_a_process_of_few_groups_must_earn_its_place() -> None:
+    """Five groups are no test, and columns without an effect no gain: it is then the shrunken mean of closed form."""
     wide = regression(Mlp((6, 5, 1)))
     for count, effect, kept in ((5, 2.0, False), (12, 0.0, False), (12, 2.0, True)):
         groups = [
             Batch(torch.cat([group.x, torch.randn(20, 5)], 1), group.y) for group in lines(count, effect, seed=count)
         ]
-        found = mean_or_mixed(wide, groups, streams.generator(0, "fit"))
-        assert bool(found["prior"]["mean"][1:].abs().sum() > 0) is kept
+        process = FiniteProcess(("constant", "linear"), 3)
+        found = process.fit(wide, groups, streams.generator(0, "fit"))
+        assert bool(found["mean"]["mean"][1:].abs().sum() > 0) is kept
+        if not kept:
+            mean, rows = Mean(), groups[0].x
+            fitted = mean.fit(mean.init(wide, torch.Generator()), wide, groups, streams.generator(0, "fit"))
+            trend, features, rest = process.at(found, rows)
+            spread = fitted["prior"]["log_std"].exp().double()
+            torch.testing.assert_close(trend, fitted["prior"]["mean"].double().expand(20), rtol=1e-3, atol=1e-3)
+            expected = spread.square().expand(20)
+            torch.testing.assert_close(features.square().sum(-1) + rest, expected, rtol=1e-2, atol=1e-3)

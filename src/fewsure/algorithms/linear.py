@@ -31,13 +31,8 @@ from fewsure.algorithms.parts.group_evidence import (
 )
 from fewsure.core.vectorise import indicators, stack_components
 from fewsure.errors import require
-from fewsure.theory.chance import is_gain
 from fewsure.types import Algorithm, Batch, Draw, Info, Kind, Mixture, Model, Network, Noise, Parts, Stage, Task
 
-JUDGES, FOLDS, ROWS = 100, 5, 60
-"""Groups, drawn at random, that choose between two models by cross-validation, and the rows of each that judge."""
-FEW = 5
-"""Groups that are too few for a choice."""
 REGRESSION: frozenset[Kind] = frozenset({"regression"})
 
 
@@ -320,38 +315,6 @@ def _indicators(y: Tensor, model: Model) -> Tensor:
 
 def _scale(meta: Parts) -> Tensor:
     return meta["logits"]["log_scale"].double().exp()
-
-
-def mean_or_mixed(model: Model, groups: Sequence[Batch], generator: torch.Generator) -> Parts:
-    """The `mixed` model fitted to groups; without fixed effects of columns where held-out groups do not gain by them.
-
-    The gain is that in the evidence of a group's rows. It must be more than chance, by Student's test of more than FEW
-    groups.
-    """
-    mean, mixed = Mean(), Mixed()
-
-    def fitted(method: LinearModel, groups: Sequence[Batch]) -> Parts:
-        return method.fit(method.init(model, generator), model, groups, generator)
-
-    chosen = torch.randperm(len(groups), generator=generator, device=generator.device)[:JUDGES].tolist()
-    gains: list[float] = []
-    for fold in range(FOLDS if len(chosen) > FEW else 0):
-        kept = [groups[number] for place, number in enumerate(chosen) if place % FOLDS != fold]
-        held_out = [groups[number] for number in chosen[fold::FOLDS]]
-        of_mean, of_mixed = (_surprises(method, fitted(method, kept), model, held_out) for method in (mean, mixed))
-        gains += [before - after for before, after in zip(of_mean, of_mixed, strict=True)]
-    if is_gain(gains):
-        return fitted(mixed, groups)
-    found = fitted(mean, groups)
-    nothing = torch.zeros(mixed.weights(model) - 1).to(found["prior"]["mean"])
-    return found | {"prior": found["prior"] | {"mean": torch.cat([found["prior"]["mean"], nothing])}}
-
-
-def _surprises(method: LinearModel, fitted: Parts, model: Model, groups: Sequence[Batch]) -> list[float]:
-    """The negative evidence of the first rows of each group."""
-    stage = Stage(torch.zeros(()), len(groups))
-    tasks = [Task(Batch(x[:1], y[:1]), Batch(x[1:ROWS], y[1:ROWS])) for x, y in groups]
-    return [float(method.loss(fitted, model, task, {}, stage)[0]) for task in tasks]
 
 
 def with_intercept(x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """SImPa with a latent posterior: the generator of all tasks stays, and a task moves what the generator is given.
 
 prior:        z ~ p(z) = N(0, I),  w = G(z; θ)
-posterior:    z ~ q(z) = N(μ, diag σ²),  the same G, so that KL[G#q ‖ G#p] ≤ KL[q ‖ p] = ½ Σ (σ² + μ² − 1 − ln σ²)
+posterior:    z ~ q(z) = N(μ, L Lᵀ),  the same G, so that KL[G#q ‖ G#p] ≤ KL[q ‖ p];  L = diag σ without a process
 lower level:  (μ, ln σ) = attention over the members of the support set, and then, R times,
               (μ, ln σ) ← (μ, ln σ) + attention over the members, what the function of z = μ misses at them, μ and ln σ
 upper level:  min_θ E_task  −ln 1/S Σ_s p(query | G(z_s)) per example  +  β KL[q ‖ p]                 (`predictive`)
@@ -11,6 +11,9 @@ upper level:  min_θ E_task  −ln 1/S Σ_s p(query | G(z_s)) per example  +  β
 |---|---|---|---|
 | regression | examples | one, the mean over members | all weights of a network, noise on labels included |
 | classification | means of the classes' examples | one per class | the rows of a linear head above a shared embedding |
+
+With a process (`kernels`), the first numbers of a regression's latent are those of a Gaussian process from the training
+groups. Networks add to it. Their posterior starts as the exact one, and predictions integrate them out.
 
 θ does not depend on a new task's examples. So Theorem 1 holds for that task with the prior G#p as it stands, whatever
 the objective was. An encoder may see all of them: the theorem holds for every q at once.
@@ -25,7 +28,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fewsure.algorithms.linear import mean_or_mixed
+from fewsure.algorithms.finite_process import FiniteProcess
 from fewsure.algorithms.parts.cutting import cut
 from fewsure.algorithms.parts.sets import Reader
 from fewsure.core.vectorise import for_each
@@ -105,12 +108,17 @@ class SimpaLatent(Algorithm):
     """For regression, the divisor of targets."""
     noise_floor: float = 0.01
     """For regression, the least standard deviation of a label, in shares of `target_scale`."""
-    mixed_model: bool = False
-    """For regression, networks add to a linear mixed model of the training groups, where training starts. It has fixed
-    effects of the inputs if held-out groups gain by them. Its random intercept is the first number of the latent."""
+    gaussians: int = 1
+    """For regression, the Gaussians whose mixture is the density of a label given a network; several can have heavy
+    tails."""
+    kernels: tuple[str, ...] = ()
+    """For regression, kernels of a Gaussian process from the training groups, as in `gp`. Networks add to it, and
+    training starts at it. Without kernels there is no process."""
+    basis: int = 24
+    """Numbers that stand for the process of a task; they are the first of the latent."""
 
     def __post_init__(self) -> None:
-        for name in ("latent", "encoder_width", "encoder_layers", "train_samples"):
+        for name in ("latent", "encoder_width", "encoder_layers", "train_samples", "gaussians", "basis"):
             require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         for name in ("input_scale", "target_scale", "noise_floor"):
             value = getattr(self, name)
@@ -129,10 +137,11 @@ class SimpaLatent(Algorithm):
     def init(self, model: Model, generator: torch.Generator) -> Parts:
         decoder = self._decoder(model)
         encoder, *refinements = self._readers(decoder)
-        log_std, spread, step = (0.0, 0.0, 0.0) if self.mixed_model else (START_LOG_STD, 0.3, 0.1)
+        log_std, spread, step = (0.0, 0.0, 0.0) if self.kernels else (START_LOG_STD, 0.3, 0.1)
         spread = 0.1 * spread if self.start_at_means else spread
-        parts = {"encoder": encoder.init(generator, spread)} | decoder.init(generator)
-        parts["encoder"]["head.bias"][self.latent :] = log_std
+        process = self._process.init(model, generator) if self._process and model.kind == "regression" else {}
+        parts = process | {"encoder": encoder.init(generator, spread)} | decoder.init(generator)
+        parts["encoder"]["head.bias"][decoder.shape[-1] :] = log_std
         return parts | {
             f"refinement{number}": reader.init(generator, step) for number, reader in enumerate(refinements)
         }
@@ -144,13 +153,11 @@ class SimpaLatent(Algorithm):
         decoder = self._decoder(model)
         if isinstance(decoder, HeadDecoder) and decoder.means:
             return decoder.along(meta, torch.cat([group.x[:FIT_EXAMPLES] for group in groups]))
-        if not self.mixed_model:
+        if self._process is None or not isinstance(decoder, NetworkDecoder):
             return meta
         scaled = [Batch(group.x / self.input_scale, group.y / self.target_scale) for group in groups]
-        found = mean_or_mixed(model, scaled, generator)
-        noise_std = (found["noise"]["log_std"].exp() - self.noise_floor).clamp(min=self.noise_floor)
-        effects = {"fixed": found["prior"]["mean"], "log_std": found["prior"]["log_std"].squeeze()}
-        return meta | {"effects": effects, "noise": {"log_std": noise_std.log()}}
+        found = self._process.fit(model, scaled, generator)
+        return decoder.with_noise(meta | found | {"noise": meta["noise"]}, found["noise"]["log_std"].exp())
 
     def noise(self, model: Model, support: int, query: int) -> NoiseSpec:
         of_task = self._cut_model(model)
@@ -176,7 +183,8 @@ class SimpaLatent(Algorithm):
         decoder = self._decoder(model)
         embedded = Batch(decoder.embed(meta, support.x), support.y)
         q = self._posterior(meta, decoder, embedded, embedded.x.new_full((), self.kl_weight))
-        return {part: meta[part] for part in decoder.parts} | {"latent": q._asdict()}
+        found = {name: value for name, value in q._asdict().items() if value is not None}
+        return {part: meta[part] for part in decoder.parts} | {"latent": found}
 
     def loss(self, meta: Parts, model: Model, task: Task, noise: Noise, stage: Stage) -> tuple[Tensor, Info]:
         decoder = self._decoder(model)
@@ -205,8 +213,9 @@ class SimpaLatent(Algorithm):
 
     def predictive(self, posterior: Parts, model: Model, x: Tensor, noise: Noise) -> Mixture:
         decoder, q = self._decoder(model), Latent(**posterior["latent"])
-        means, stds = decoder.outputs(posterior, q.sample(noise["z"]), decoder.embed(posterior, x)).unbind(-1)
-        return Mixture(torch.full_like(means.T, 1 / len(means)), means.T, stds.T)
+        found = decoder.outputs(posterior, q.sample(noise["z"]), decoder.embed(posterior, x), q)
+        means, stds, of_function, log_weights = (value.transpose(0, 1).flatten(1) for value in found.unbind(-1))
+        return Mixture(log_weights.exp() / len(found), means, stds, of_function)
 
     def at_kl_weight(self, kl_weight: float) -> "SimpaLatent":
         least, most = self.kl_weight / self.kl_weight_spread, self.kl_weight * self.kl_weight_spread
@@ -233,8 +242,14 @@ class SimpaLatent(Algorithm):
             network = self._network(model)
             width = self.embedding or model.network.width
             return HeadDecoder(network, width, self.latent, model.outputs, self.start_at_means)
-        family = WeightGenerator(model.network.with_outputs(2), self.latent, self.generator_hidden)
-        return NetworkDecoder(family, self.input_scale, self.target_scale, self.noise_floor, self.mixed_model)
+        family = WeightGenerator(model.network.with_outputs(3 * self.gaussians - 1), self.latent, self.generator_hidden)
+        scales = self.input_scale, self.target_scale
+        return NetworkDecoder(family, *scales, self.noise_floor, self.gaussians, self._process)
+
+    @property
+    def _process(self) -> FiniteProcess | None:
+        """For regression, what networks add to."""
+        return FiniteProcess(self.kernels, self.basis) if self.kernels else None
 
     def _network(self, model: Model) -> Network:
         """For classification, the network that embeds."""
@@ -242,7 +257,7 @@ class SimpaLatent(Algorithm):
 
     def _readers(self, decoder: Decoder) -> list[Reader]:
         """The encoder, and one for each refinement."""
-        (members, missed), found = decoder.sees, 2 * self.latent
+        (members, missed), found = decoder.sees, 2 * decoder.shape[-1]
         encoder = Reader(members + self._told, found, self.encoder_width, self.encoder_layers)
         return [encoder, *[Reader(missed + found, found, self.encoder_width, 1)] * self.refinements]
 
@@ -253,15 +268,16 @@ class SimpaLatent(Algorithm):
         if self._told:
             kl_weight = kl_weight * self.kl_weight_spread ** (2 * noise["kl_weight"] - 1)
         q, seen = self._posterior(meta, decoder, support, kl_weight), self._bound_examples(support, noise)
-        found = decoder.outputs(meta, q.sample(noise["z"]), torch.cat([seen.x, query.x]))
-        on_seen, on_query = found[:, : len(seen.x)], found[:, len(seen.x) :]
+        z = q.sample(noise["z"])
+        on_query = decoder.outputs(meta, z, query.x, q)
         likelihoods, kl = decoder.log_likelihood(on_query, query.y), q.kl()
         loss = -(likelihoods.logsumexp(0) - math.log(len(likelihoods))).mean()
         info = {"loss": loss, "kl": kl} | decoder.info(on_query, query.y)
         predictive = loss + kl_weight * kl
         if self.objective == "predictive":
             return predictive, info
-        gibbs = torch.func.vmap(model.bounded_loss, in_dims=(0, None))(decoder.functions(on_seen), seen.y).mean()
+        on_seen = decoder.functions(decoder.outputs(meta, z, seen.x))
+        gibbs = torch.func.vmap(model.bounded_loss, in_dims=(0, None))(on_seen, seen.y).mean()
         examples = len(support.y)
         theorem = theorem_1(gibbs.double(), kl.double(), examples=examples, epsilon=self.epsilon, form=self.form)
         bound = theorem.total.to(kl.dtype)
@@ -282,11 +298,13 @@ class SimpaLatent(Algorithm):
             look = torch.cat([look, (0.5 * kl_weight.log() + 2.5).expand(len(look), 1)], -1)
         encoder, *refinements = self._readers(decoder)
         members, change = encoder(meta["encoder"], look)
-        state, first = decoder.collected(change), decoder.first(meta, support)
-        state = state if first is None else state + first
+        state, first, turn = decoder.collected(change), decoder.first(meta, support), None
+        if first is not None:
+            state, turn = state + torch.cat([first.mean, first.log_std], -1), first.turn
         for number, reader in enumerate(refinements):
             missed = decoder.missed(meta, support, bounded(*state.chunk(2, -1)).mean)
             look = torch.cat([missed, state.expand(len(missed), -1)], -1)
             members, change = reader(meta[f"refinement{number}"], look, members)
             state = state + decoder.collected(change)
-        return bounded(*state.chunk(2, -1))
+        mean, log_std = state.chunk(2, -1)
+        return bounded(mean, log_std, turn)

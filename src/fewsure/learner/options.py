@@ -37,6 +37,7 @@ class Options(TypedDict, total=False):
     amplitude: Sequence[float]
     ard: bool
     backbone: str
+    basis: int
     budget: float | str
     categories: Sequence[str]
     centred: bool
@@ -45,6 +46,7 @@ class Options(TypedDict, total=False):
     clip: Literal["hard", "none", "bounded"]
     clip_norm: float | None
     components: int
+    cosine: bool
     critic_hidden: Sequence[int]
     critic_lr: float
     critic_steps: int
@@ -107,7 +109,6 @@ class Options(TypedDict, total=False):
     members: int
     methods: Sequence[str]
     missing: Literal["refuse", "impute"]
-    mixed_model: bool
     momentum: float
     noise_floor: float
     noise_std: float | None
@@ -140,6 +141,7 @@ class Options(TypedDict, total=False):
     softmax_temperature: float | None
     solver_steps: int
     split_column: str | None
+    start_at_means: bool
     strided: bool
     target: str
     target_scale: float

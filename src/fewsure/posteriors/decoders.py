@@ -8,7 +8,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -18,7 +18,7 @@ from torch.nn import functional
 from fewsure.core.vectorise import indicators
 from fewsure.networks.losses import cross_entropy, gaussian_log_likelihood
 from fewsure.posteriors import outputs
-from fewsure.posteriors.latent import WeightGenerator, spread_init
+from fewsure.posteriors.latent import Latent, WeightGenerator, spread_init
 from fewsure.posteriors.prototypes import class_means, cosines, prototype_logits
 from fewsure.types import Batch, Info, Network, Parts
 
@@ -30,6 +30,8 @@ START_SCALE = 10.0
 """The multiple of the cosine between an input and the mean of a class that logits start at."""
 DIRECTION = 0.25
 """The length of the rows of A that are directions of embeddings."""
+RARE = -2.0
+"""ln of the weight that the other Gaussians of a label's noise start with, beside the first."""
 ROW_SPREAD = 0.1
 """The spread of the part that one number of a latent adds to a row of a head, at the start."""
 
@@ -64,11 +66,14 @@ class Decoder(Protocol):
     def collected(self, members: Tensor) -> Tensor:
         """The findings at each member (M, k) as numbers of the latent: (k,), or (C, k) for each class."""
 
-    def first(self, parts: Parts, support: Batch) -> Tensor | None:
-        """μ and ln σ of the latent, as far as they are known without an encoder."""
+    def first(self, parts: Parts, support: Batch) -> Latent | None:
+        """q(z), as far as it is known without an encoder."""
 
-    def outputs(self, parts: Parts, z: Tensor, x: Tensor) -> Tensor:
-        """All that the functions of S latents say of N inputs, (S, N, …)."""
+    def outputs(self, parts: Parts, z: Tensor, x: Tensor, q: Latent | None = None) -> Tensor:
+        """All that the functions of S latents say of N inputs, (S, N, …).
+
+        With q, the numbers of z in which a function is linear are integrated out under it.
+        """
 
     def functions(self, found: Tensor) -> Tensor:
         """The values of functions in these outputs (S, N, C)."""
@@ -80,6 +85,25 @@ class Decoder(Protocol):
         """Scalars of these outputs that a person wants to see."""
 
 
+@runtime_checkable
+class Process(Protocol):
+    """A linear-Gaussian part of a function: m(x) + φ(x)·z + rest, z ~ N(0, I)."""
+
+    @property
+    def size(self) -> int:
+        """Numbers of its z."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The groups of parameters that it needs."""
+
+    def at(self, parts: Parts, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """m(x) (N,), φ(x) (N, M) and the variance of the rest (N,)."""
+
+    def posterior(self, parts: Parts, support: Batch, noise_std: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (M,) and triangular root (M, M) of the covariance of z."""
+
+
 @dataclass(frozen=True)
 class NetworkDecoder:
     """Regression: all weights of a network, the noise on labels included, from one latent."""
@@ -88,40 +112,46 @@ class NetworkDecoder:
     input_scale: float
     target_scale: float
     noise_floor: float
-    effects: bool
-    """Whether networks add to a linear mixed model, whose random intercept is the first number of the latent."""
+    gaussians: int
+    """K, the Gaussians whose mixture is the density of a label given a network. It has 3K − 1 outputs for them."""
+    process: Process | None
+    """What networks add to. The first numbers of the latent are those of the process."""
 
     @property
     def parts(self) -> tuple[str, ...]:
-        return ("generator", "noise", *(("effects",) if self.effects else ()))
+        return ("generator", "noise", *(self.process.parts if self.process else ()))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (self.family.latent,)
+        return (self._of_process + self.family.latent,)
 
     @property
     def sees(self) -> tuple[int, int]:
         return self.family.network.inputs[0] + 2, 4
 
     def init(self, generator: torch.Generator) -> Parts:
-        weights = spread_init(self.family.network, generator)
-        made, noise = self.family.init(weights, generator), {"log_std": torch.tensor(0.1).log()}
-        if not self.effects:
-            return {"generator": made, "noise": noise}
-        effects = {"fixed": torch.zeros(1 + self.family.network.inputs[0]), "log_std": torch.zeros(())}
-        return {"generator": self.family.silenced(made), "noise": noise, "effects": effects}
+        made = self.family.init(spread_init(self.family.network, generator), generator)
+        log_weights = torch.where(torch.arange(self.gaussians) > 0, RARE, 0.0)
+        noise = {"log_std": torch.tensor(0.1).log() + self._apart(), "log_weights": log_weights}
+        return {"generator": self.family.silenced(made) if self.process else made, "noise": noise}
+
+    def with_noise(self, parts: Parts, std: Tensor) -> Parts:
+        """The parts with a first Gaussian of this standard deviation, and others around it."""
+        log_std = (std - self.noise_floor).clamp(min=0.1 * self.noise_floor).log() + self._apart().to(std)
+        return parts | {"noise": parts["noise"] | {"log_std": log_std}}
 
     def embed(self, parts: Parts, x: Tensor) -> Tensor:
         return x / self.input_scale
 
     def members(self, parts: Parts, support: Batch) -> Tensor:
         y = support.y / self.target_scale
-        if self.effects:
-            y = y - self._fixed(parts, support.x)
+        if self.process:
+            y = y - self.process.at(parts, support.x)[0].to(y).unsqueeze(-1)
         return torch.cat([support.x, y, y / 3], -1)
 
     def missed(self, parts: Parts, support: Batch, z: Tensor) -> Tensor:
-        mean, std = (self.outputs(parts, z.unsqueeze(0), support.x)[0] / self.target_scale).chunk(2, -1)
+        found = self.outputs(parts, z.unsqueeze(0), support.x) / self.target_scale
+        mean, std = found[0, :, :1, 0], found[0, :, :1, 1]
         missed = (support.y / self.target_scale - mean).clamp(-FAR, FAR)
         in_noise = (missed / std).clamp(-10, 10)
         return torch.cat([5 * missed, 0.3 * in_noise, mean, std.log()], -1)
@@ -129,43 +159,63 @@ class NetworkDecoder:
     def collected(self, members: Tensor) -> Tensor:
         return members.mean(0)
 
-    def first(self, parts: Parts, support: Batch) -> Tensor | None:
-        """The exact posterior of the random intercept under the mixed model alone."""
-        if not self.effects:
+    def first(self, parts: Parts, support: Batch) -> Latent | None:
+        """The exact posterior of the process."""
+        if not self.process:
             return None
-        residuals = support.y / self.target_scale - self._fixed(parts, support.x)
-        std, noise_std = parts["effects"]["log_std"].exp(), self._noise_std(parts, 0.0)
-        precision = 1 + len(residuals) * (std / noise_std).square()
-        mean = std * residuals.sum() / noise_std.square() / precision
-        others = mean.new_zeros(self.family.latent - 1)
-        return torch.cat([mean.reshape(1), others, -0.5 * precision.log().reshape(1), others + START_LOG_STD])
+        y, others = support.y / self.target_scale, self.family.latent
+        mean, root = self.process.posterior(parts, Batch(support.x, y), self._noise_std(parts, y.new_zeros(1))[0])
+        log_std = functional.pad(y.new_zeros(self._of_process), (0, others), value=START_LOG_STD)
+        turn = functional.pad(root.to(y), (0, others, 0, others))
+        turn = turn + functional.pad(y.new_ones(others).diag(), (self._of_process, 0, self._of_process, 0))
+        return Latent(functional.pad(mean.to(y), (0, others)), log_std, turn)
 
-    def outputs(self, parts: Parts, z: Tensor, x: Tensor) -> Tensor:
-        """The mean of a label and the standard deviation of its noise."""
-        found = outputs(self.family.network, self.family(parts["generator"], z), x)
-        mean, log_std = found.chunk(2, -1)
-        if self.effects:
-            mean = mean + self._fixed(parts, x) + parts["effects"]["log_std"].exp() * z[:, :1].unsqueeze(-1)
-        return self.target_scale * torch.cat([mean, self._noise_std(parts, log_std)], -1)
-
-    def _fixed(self, parts: Parts, x: Tensor) -> Tensor:
-        """Fixed effects (N, 1) of inputs."""
-        effects = parts["effects"]["fixed"]
-        return (effects[0] + x @ effects[1:]).unsqueeze(-1)
-
-    def _noise_std(self, parts: Parts, log_std: Tensor | float) -> Tensor:
-        """In shares of `target_scale`, where a network adds `log_std` to the logarithm."""
-        return self.noise_floor + (parts["noise"]["log_std"] + log_std).clamp(-6, 4).exp()
+    def outputs(self, parts: Parts, z: Tensor, x: Tensor, q: Latent | None = None) -> Tensor:
+        """Of each Gaussian of a label (S, N, K, 4): mean, deviation, the part of it that is no noise, and ln weight."""
+        found = outputs(self.family.network, self.family(parts["generator"], z[:, self._of_process :]), x)
+        others = self.gaussians - 1
+        mean, apart, log_std, logits = torch.split(found, [1, others, 1 + others, others], dim=-1)
+        variance, of_function = self._noise_std(parts, log_std).square(), torch.zeros_like(mean)
+        if self.process:
+            count = self._of_process
+            trend, features, rest = (value.to(x) for value in self.process.at(parts, x))
+            drawn = z[:, :count]
+            if q is not None:
+                drawn, own = q.mean[:count].unsqueeze(0), q.first(count)
+                spread = features * own.log_std.exp()
+                of_function = (spread if own.turn is None else spread @ own.turn).square().sum(-1, keepdim=True)
+            mean = mean + (trend + drawn @ features.mT).unsqueeze(-1)
+            variance = variance + rest.unsqueeze(-1) + of_function
+            of_function = of_function.sqrt() if q is not None else of_function
+        mean, std = mean + functional.pad(apart, (1, 0)), variance.sqrt()
+        log_weights = (parts["noise"]["log_weights"] + functional.pad(logits, (1, 0))).log_softmax(-1)
+        moments = [self.target_scale * value.expand_as(std) for value in (mean, std, of_function)]
+        return torch.stack([*moments, log_weights.expand_as(std)], -1)
 
     def functions(self, found: Tensor) -> Tensor:
-        return found[..., :1]
+        mean, _, _, log_weight = found.unbind(-1)
+        return (log_weight.exp() * mean).sum(-1, keepdim=True)
 
     def log_likelihood(self, found: Tensor, y: Tensor) -> Tensor:
-        mean, std = found.chunk(2, -1)
-        return gaussian_log_likelihood(mean, std, y)
+        mean, std, _, log_weight = found.unbind(-1)
+        of_each = gaussian_log_likelihood(mean.unsqueeze(-1), std.unsqueeze(-1), y.unsqueeze(-1))
+        return (log_weight + of_each).logsumexp(-1)
 
     def info(self, found: Tensor, y: Tensor) -> Info:
-        return {"noise_std": found[..., 1].mean()}
+        return {"noise_std": found[..., 0, 1].mean()}
+
+    @property
+    def _of_process(self) -> int:
+        return self.process.size if self.process else 0
+
+    def _apart(self) -> Tensor:
+        """Differences between ln of the standard deviations of the Gaussians, at the start: 0, 1, −1, 2, −2, …"""
+        number = torch.arange(self.gaussians)
+        return ((number + 1) // 2) * torch.where(number % 2 == 1, 1.0, -1.0)
+
+    def _noise_std(self, parts: Parts, log_std: Tensor) -> Tensor:
+        """Of each Gaussian (…, K), in shares of `target_scale`, where a network adds `log_std` (…, K)."""
+        return self.noise_floor + (parts["noise"]["log_std"] + log_std).clamp(-6, 4).exp()
 
 
 @dataclass(frozen=True)
@@ -227,15 +277,15 @@ class HeadDecoder:
     def collected(self, members: Tensor) -> Tensor:
         return members
 
-    def first(self, parts: Parts, support: Batch) -> Tensor | None:
+    def first(self, parts: Parts, support: Batch) -> Latent | None:
         """μ = g A m with the mean m of a class, so that its logit is a cosine with m that A sees."""
         if not self.means:
             return None
         mean = _normalised(class_means(support.x, support.y, self.way))
         z = parts["head"]["log_gain"].exp() * mean @ parts["head"]["rows"][:, :-1].mT
-        return torch.cat([z, torch.zeros_like(z)], -1)
+        return Latent(z, torch.zeros_like(z))
 
-    def outputs(self, parts: Parts, z: Tensor, x: Tensor) -> Tensor:
+    def outputs(self, parts: Parts, z: Tensor, x: Tensor, q: Latent | None = None) -> Tensor:
         """The logits of each class."""
         rows = z @ parts["head"]["rows"]
         return _normalised(x) @ rows[..., :-1].mT + rows[..., -1].unsqueeze(-2)

@@ -1,10 +1,11 @@
 """The latent posterior: a Gaussian of a latent that a shared generator turns into the weights of a task's network.
 
-q(z) = N(μ, diag σ²),   p(z) = N(0, I),   w = G(z; θ) with one θ for all tasks
+q(z) = N(μ, L Lᵀ),  L = diag(σ) T,   p(z) = N(0, I),   w = G(z; θ) with one θ for all tasks
 
-G may be any network, so the posterior of w stays implicit. By the data-processing inequality
+T is triangular, and most often I. G may be any network, so the posterior of w stays implicit. By the data-processing
+inequality
 
-    KL[G#q ‖ G#p] ≤ KL[q ‖ p] = ½ Σ (σ² + μ² − 1 − ln σ²),
+    KL[G#q ‖ G#p] ≤ KL[q ‖ p] = ½ (‖L‖² + ‖μ‖² − d) − ln |det L|,
 
 with equality where G is injective: closed form, finite, and an upper bound.
 """
@@ -29,14 +30,16 @@ LOG_STD = (-6.0, 1.0)
 
 
 class Latent(NamedTuple):
-    """q(z) = N(mean, diag exp(2 log_std))."""
+    """q(z) = N(mean, L Lᵀ), L = diag(exp(log_std)) turn."""
 
     mean: Tensor
     log_std: Tensor
+    turn: Tensor | None = None
+    """T (d, d), triangular; None for I."""
 
     def sample(self, noise: Float[Tensor, "S *d"]) -> Float[Tensor, "S *d"]:
         """S latents."""
-        return self.mean + self.log_std.exp() * noise
+        return self.mean + self.log_std.exp() * (noise if self.turn is None else noise @ self.turn.mT)
 
     def kl(self) -> Float[Tensor, ""]:
         """KL[q ‖ N(0, I)], exact.
@@ -44,12 +47,21 @@ class Latent(NamedTuple):
         >>> Latent(torch.tensor([1.0, 0.0]), torch.zeros(2)).kl()
         tensor(0.5000)
         """
-        return 0.5 * ((2 * self.log_std).exp() + self.mean.square() - 1 - 2 * self.log_std).sum()
+        squares, log_root = (2 * self.log_std).exp(), self.log_std
+        if self.turn is not None:
+            squares = squares * self.turn.square().sum(-1)
+            log_root = log_root + self.turn.diagonal(dim1=-2, dim2=-1).abs().log()
+        return 0.5 * (squares + self.mean.square() - 1 - 2 * log_root).sum()
+
+    def first(self, count: int) -> "Latent":
+        """The first numbers of z."""
+        turn = None if self.turn is None else self.turn[:count, :count]
+        return Latent(self.mean[:count], self.log_std[:count], turn)
 
 
-def bounded(mean: Tensor, log_std: Tensor) -> Latent:
+def bounded(mean: Tensor, log_std: Tensor, turn: Tensor | None = None) -> Latent:
     """A latent whose spread stays within reason."""
-    return Latent(mean, log_std.clamp(*LOG_STD))
+    return Latent(mean, log_std.clamp(*LOG_STD), turn)
 
 
 @dataclass(frozen=True)
