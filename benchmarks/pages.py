@@ -81,7 +81,9 @@ MORE = {
     "omniglot": lambda: "\n".join(
         [omniglot_cpu.section(_read("omniglot-cpu")), omniglot_latent.section(_read("omniglot-latent"))]
     ),
-    "mini-imagenet": lambda: mini_imagenet.section(_read("mini-imagenet-decides"), _read("mini-imagenet-bounds")),
+    "mini-imagenet": lambda: mini_imagenet.section(
+        *(_read(name) if (RESULTS / f"{name}.json").is_file() else [] for name in mini_imagenet.NAMES)
+    ),
 }
 """Page → what follows the tables of its targets."""
 
