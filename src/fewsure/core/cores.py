@@ -1,4 +1,4 @@
-"""Let a CPU spend its time on arithmetic: threads of one core each, and memory that stays.
+"""Let a CPU spend its time on arithmetic: as many cores as pay, threads of one core each, and memory that stays.
 
 The tensors of one task are often too small to be worth sharing between cores. Cores that share them wait for one
 another at each operation. Tasks side by side wait once. The C library returns large blocks to the system as they are
@@ -10,16 +10,58 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from functools import cache
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Item = TypeVar("Item")
+LARGE = 2**21
+"""Numbers of a tensor from which on the cores share an operation; for smaller ones they wait for each other longer than
+they compute."""
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENAS = -3, -1, -8  # of glibc's malloc.h
 _NEVER = 2**31 - 1
+
+
+class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it, `numbers` is the size of the largest tensor that an operation has given so far."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.numbers = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        found = operation(*arguments, **(options or {}))
+        sizes = [leaf.numel() for leaf in pytree.tree_leaves(found) if isinstance(leaf, Tensor)]
+        self.numbers = max(self.numbers, *sizes, 0)
+        return found
+
+
+def cores_that_pay(work: Callable[[], object]) -> int:
+    """How many cores such work should use: one, or all that torch uses. It does the work once, to see its sizes."""
+    everything = torch.get_num_threads()
+    if everything == 1:
+        return 1
+    with Largest() as largest:
+        work()
+    return everything if largest.numbers >= LARGE else 1
+
+
+@contextmanager
+def on_cores(count: int) -> Iterator[None]:
+    """Operations within it use so many cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def map_in_threads(function: Callable[[Item], Any], items: Sequence[Item]) -> Iterator[Any]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fewsure.core import streams
-from fewsure.core.cores import keep_freed_memory
+from fewsure.core.cores import cores_that_pay, keep_freed_memory, on_cores
 from fewsure.core.devices import precision
 from fewsure.core.distributed import task_share, weighted_sum, world_size
 from fewsure.core.recording import recording
@@ -23,7 +23,7 @@ from fewsure.training.engine import Engine
 from fewsure.training.experiment import Experiment, Training
 from fewsure.training.optimiser import Optimiser
 from fewsure.training.schedule import learning_rate
-from fewsure.types import Parts, Stage
+from fewsure.types import Noise, Parts, Stage, Task
 
 
 def new_optimiser(meta: Parts, options: Training, device: torch.device) -> Optimiser:
@@ -54,6 +54,8 @@ class _Size(NamedTuple):
 
     tasks: Tasks
     recorded: Callable[[Callable[[], None]], None]
+    cores: int
+    """Cores of a CPU that an update uses."""
 
 
 class MetaUpdate:
@@ -96,6 +98,7 @@ class MetaUpdate:
 
     def __call__(self, update: int) -> None:
         options = self._experiment.training
+        size = self._size(drawn_shot(self._experiment, update))
         self._generator.manual_seed(streams.number(options.seed, "train", update))
         self._update.fill_(update)
         self._optimiser.set_learning_rate(
@@ -103,13 +106,20 @@ class MetaUpdate:
                 update, options.updates, peak=options.lr, schedule=options.schedule, warm_up=options.lr_warm_up
             )
         )
-        shot = drawn_shot(self._experiment, update)
+        with on_cores(size.cores):
+            size.recorded(lambda: self._make(size))
+        self._count += 1
+
+    def _size(self, shot: int) -> _Size:
+        """What updates with so many support examples share."""
         if shot not in self._sizes:
             recorded = recording(self._generator, name="the update", records=self._records)
-            self._sizes[shot] = _Size(self._tasks.with_shot(shot), recorded)
-        size = self._sizes[shot]
-        size.recorded(lambda: self._make(size))
-        self._count += 1
+            tasks, cores = self._tasks.with_shot(shot), torch.get_num_threads()
+            if self._generator.device.type == "cpu" and not self._engine.loop:
+                with precision(self._experiment.training.precision):
+                    cores = cores_that_pay(lambda: self._engine.gradient(self._meta, *self._drawn(tasks)))
+            self._sizes[shot] = _Size(tasks, recorded, cores)
+        return self._sizes[shot]
 
     def means(self) -> dict[str, float]:
         """The logged scalars, averaged over the updates since `forget_means`, and the share of skipped updates.
@@ -145,15 +155,19 @@ class MetaUpdate:
         with precision(self._experiment.training.precision):
             self._make_precisely(size)
 
-    def _make_precisely(self, size: _Size) -> None:
+    def _drawn(self, source: Tasks) -> tuple[Task, Noise, Noise, Stage]:
+        """A meta-batch, as much of it as this process has, with its random numbers."""
         tasks = self._experiment.training.tasks
-        meta_batch, _ = size.tasks.sample(tasks, self._generator)
+        meta_batch, _ = source.sample(tasks, self._generator)
         support, query = meta_batch.support.x.shape[1], meta_batch.query.x.shape[1]
         shared, noise = draw_noise(self._noise_spec(support, query), tasks, self._generator)
         own_tasks, own_noise = take((meta_batch, noise), self._share)
-        stage = Stage(self._update, tasks, self._experiment.training.updates)
-        found = self._engine.gradient(self._meta, own_tasks, shared, own_noise, stage)
-        gradient, info = weighted_sum(found, (self._share.stop - self._share.start) / tasks)
+        return own_tasks, shared, own_noise, Stage(self._update, tasks, self._experiment.training.updates)
+
+    def _make_precisely(self, size: _Size) -> None:
+        found = self._engine.gradient(self._meta, *self._drawn(size.tasks))
+        share = (self._share.stop - self._share.start) / self._experiment.training.tasks
+        gradient, info = weighted_sum(found, share)
         terms = torch.stack(list(info.values()))
         norm = self._optimiser.step(gradient, self._experiment.training.clip_norm, terms.isfinite().all())
         values = torch.cat([terms, torch.stack([norm, torch.ones_like(norm)])])
