@@ -68,14 +68,14 @@ thing of the first. No test class was looked at.
 """
 BOUNDS_SECTION = """## Theorem 1
 
-The bound is on the error of one drawn network, from the support examples of its task alone, with probability
-{confidence} over them, in the kl form. It holds for each task by itself.
+The bound is on the error of one drawn network, from the support examples of its task alone. It holds for each task by
+itself with probability {confidence}. It is in the kl form.
 
 {table}
 
 1. ± is a 95 % interval over {tasks:,} test tasks that training has not seen. A bound of 1 or more says nothing.
-2. One training serves all weights of the KL. Of {weights}, the one with the smallest mean bound on {choice} validation
-   tasks is taken.
+2. One training serves all weights of the KL, here {weights}. The one that is taken has the smallest mean bound on
+   {choice} validation tasks.
 3. The prior has seen the training classes alone. The bound pays for the error of {networks} drawn networks.
 
     .venv/bin/python benchmarks/mini_imagenet.py bounds RUN
