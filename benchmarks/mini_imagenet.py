@@ -143,7 +143,7 @@ def bounds(run: Run) -> dict[str, Any]:
         "seed": SEED,
         "version": __version__,
         "device": device_name(DEVICE),
-        "cpu_seconds": round(time.process_time() - began, 1),
+        "seconds": round(time.process_time() - began, 1),
     }
 
 

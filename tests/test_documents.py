@@ -61,9 +61,13 @@ def test_results_are_of_the_best_trials_and_of_the_test_tasks_that_the_command_d
         assert row["seed"] == TARGETS[target].test_seed
         if row["label"] in REFERENCES:
             continue
+        listed = TARGETS[target].trials(row["label"])
+        if len(listed) == 1:  # options that were chosen before, and nothing to tune
+            assert len(row["trials"]) <= 1
+            continue
         best = min(row["trials"], key=lambda trial: trial["nll"]["mean"])
         assert row["preset"].endswith(f", trial {best['trial']}")
-        assert len(row["trials"]) == len(TARGETS[target].trials(row["label"]))
+        assert len(row["trials"]) == len(listed)
 
 
 @pytest.mark.parametrize(
