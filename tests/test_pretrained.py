@@ -5,6 +5,7 @@ import json
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -28,8 +29,10 @@ from fewsure.pipeline import start_run
 from fewsure.reproduce import run
 from fewsure.reproduce.targets import Target, changed
 from fewsure.training.experiment import Experiment, load_preset
+from fewsure.training.loop import train
 from fewsure.training.runs import Run
 
+from .helpers import assert_close
 from .test_features import textures
 
 CPU = torch.device("cpu")
@@ -146,6 +149,24 @@ def test_a_method_starts_at_the_body_and_draws_the_rest_from_its_seed(method: st
         there = [params[name] for params in start.meta.values() if name in params]
         assert any(torch.equal(found, value.expand_as(found)) for found in there)
     assert {part: set(params) for part, params in start.meta.items()} == {p: set(v) for p, v in drawn.items()}
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_run_from_a_body_that_dies_while_its_fit_is_kept_is_fitted_anew(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = {"train_way": 5, "query": 4, "softmax_temperature": 1.0, "temperature_exponent": 0.0}
+    heads = {"embedding": 0, "latent": 2, "start_at_means": True}
+    options = {"algorithm": heads, "data": data, "training": {"updates": 4, "precision": "float32"}}
+    asked, start = start_at_features(experiment("simpa-latent", **options), made)
+    whole = start_run(tmp_path / "whole", asked, resume=False, start=start)
+    dies = start_run(tmp_path / "dies", asked, resume=False, start=start)
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "save", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train(dies, CPU)
+    train(dies, CPU, stop=Mock(side_effect=[False, True, True, True]))
+    assert_close(train(dies, CPU), train(whole, CPU), 0)
 
 
 @pytest.mark.usefixtures("stored")

@@ -60,7 +60,7 @@ class Target:
 
     def _base(self, method: str) -> Experiment:
         entry = self._entry(method)
-        base = load_preset(entry.get("preset", self.preset), entry.get("method", method), self.data)
+        base = load_preset(self.preset, entry.get("method", method), self.data)
         if self.folder is None:
             return base
         return dataclasses.replace(base, data=dataclasses.replace(base.data, folder=self.folder))  # type: ignore[type-var]

@@ -151,9 +151,10 @@ def train(
 def _begun(run: Run, device: torch.device, *, fits: bool = True) -> Checkpoint:
     """The last checkpoint, or the first: the initial meta-parameters, fitted to the training groups and then kept."""
     experiment, began = run.experiment, time.perf_counter()
-    if run.has_checkpoint and (run.metrics() or experiment.start == RANDOM_START):
-        return run.load(device)
-    first = run.load(device) if experiment.start != RANDOM_START else run.initial()
+    starts_elsewhere = experiment.start != RANDOM_START  # and has a checkpoint of it, which may not be fitted yet
+    first = run.load(device) if run.has_checkpoint or starts_elsewhere else run.initial()
+    if first.update > 0 or (run.has_checkpoint and not starts_elsewhere):
+        return first
     meta = {part: _on(device, params) for part, params in first.meta.items()}
     if not fits:
         return Checkpoint(0, meta, {})
